@@ -50,3 +50,4 @@ pub mod statistics;
 pub mod supervised;
 pub mod table;
 pub mod timeline;
+pub mod volume;

@@ -45,24 +45,76 @@ impl Counter {
     /// Returns the number of primes in a piece: a range of at most [`PIECE`] numbers that starts at a multiple of it,
     /// below the bound.
     pub fn count(&mut self, piece: Range<u64>) -> u64 {
-        // Slot `i` represents the odd number `piece.start + 2 * i + 1`.
+        let mut sieve = self.begin(piece);
+        while sieve.step() == Progress::Unfinished {}
+        sieve.primes()
+    }
+
+    /// Does the same in steps of some thousand instructions, and awaits `pause` after each, so that other work can run
+    /// in between.
+    pub async fn count_in_steps(&mut self, piece: Range<u64>, mut pause: impl AsyncFnMut()) -> u64 {
+        let mut sieve = self.begin(piece);
+        while sieve.step() == Progress::Unfinished {
+            pause().await;
+        }
+        sieve.primes()
+    }
+
+    fn begin(&mut self, piece: Range<u64>) -> Sieve<'_> {
         let slots = (piece.end.saturating_sub(piece.start) as usize / 2).min(self.composite.len());
         let composite = &mut self.composite[..slots];
         composite.fill(false);
-        for &divisor in &self.divisors {
+        Sieve { divisors: &self.divisors, composite, piece }
+    }
+}
+
+/// Whether a piece's count needs another step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Unfinished,
+    Finished,
+}
+
+/// The work of a step: a divisor counts as some slots, and each of its multiples as one.
+const STEP_WORK: usize = 2048;
+const DIVISOR_WORK: usize = 16;
+
+/// A piece that is being counted.
+struct Sieve<'a> {
+    /// The divisors that are left.
+    divisors: &'a [u64],
+    /// Slot `i` represents the odd number `piece.start + 2 * i + 1`.
+    composite: &'a mut [bool],
+    piece: Range<u64>,
+}
+
+impl Sieve<'_> {
+    /// Marks the multiples of the next divisors.
+    fn step(&mut self) -> Progress {
+        let mut work = 0;
+        while work < STEP_WORK {
+            let Some((&divisor, rest)) = self.divisors.split_first() else { return Progress::Finished };
             let square = divisor * divisor;
-            if square >= piece.end {
-                break;
+            if square >= self.piece.end {
+                return Progress::Finished;
             }
-            let multiple = piece.start.next_multiple_of(divisor);
+            let multiple = self.piece.start.next_multiple_of(divisor);
             let odd_multiple = if multiple.is_multiple_of(2) { multiple + divisor } else { multiple };
-            let first = (square.max(odd_multiple) - piece.start) as usize / 2;
-            composite.iter_mut().skip(first).step_by(divisor as usize).for_each(|slot| *slot = true);
+            let first = (square.max(odd_multiple) - self.piece.start) as usize / 2;
+            let slots = self.composite.iter_mut().skip(first).step_by(divisor as usize);
+            slots.for_each(|slot| *slot = true);
+            self.divisors = rest;
+            work += DIVISOR_WORK + self.composite.len() / divisor as usize;
         }
-        let odd_primes = composite.iter().filter(|composite| !**composite).count() as u64;
+        Progress::Unfinished
+    }
+
+    /// Returns the number of primes, after the last step.
+    fn primes(self) -> u64 {
+        let odd_primes = self.composite.iter().filter(|composite| !**composite).count() as u64;
         // The first piece contains 1, which is not prime, and 2, which is not odd.
-        match piece.start {
-            0 => odd_primes.saturating_sub(1) + u64::from(piece.end > 2),
+        match self.piece.start {
+            0 => odd_primes.saturating_sub(1) + u64::from(self.piece.end > 2),
             _ => odd_primes,
         }
     }
@@ -71,6 +123,9 @@ impl Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::cell::Cell;
+    use core::pin::pin;
+    use core::task::{Context, Poll, Waker};
 
     fn count(number: u64, parts: usize) -> u64 {
         (0..parts)
@@ -86,6 +141,21 @@ mod tests {
         let prime = |n: u64| n >= 2 && (2..n).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d));
         for number in 0..2_000 {
             assert_eq!(count(number, 1), (0..number).filter(|&n| prime(n)).count() as u64, "below {number}");
+        }
+    }
+
+    #[test]
+    fn a_count_in_steps_is_the_same_and_has_steps_of_limited_work() {
+        let mut counter = Counter::new(100_000_000);
+        // With the divisors' multiples: 5 for the first, of 0 to 4095, and 1,228 divisors for the last.
+        for (piece, least, most) in [(0..4_096, 1, 2), (99_995_648..99_999_744, 9, 15), (0..65_536, 8, 20)] {
+            let pauses = Cell::new(0);
+            let count = counter.clone().count(piece.clone());
+            let pause = async || pauses.set(pauses.get() + 1);
+            let mut stepped = pin!(counter.count_in_steps(piece.clone(), pause));
+            let mut context = Context::from_waker(Waker::noop());
+            assert_eq!(stepped.as_mut().poll(&mut context), Poll::Ready(count), "{piece:?}");
+            assert!((least..=most).contains(&pauses.get()), "{} pauses in {piece:?}", pauses.get());
         }
     }
 

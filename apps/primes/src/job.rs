@@ -1,11 +1,11 @@
 //! A job: counts all primes below a number, with a variable number of workers. Each worker repeatedly takes a piece and
-//! counts it. A new worker finds work, and a leaving one leaves at most its current piece unfinished.
+//! counts it. A new worker finds work, and one that leaves first finishes its piece.
 
 use crate::count::Counter;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The numbers of one piece: small enough that a core soon reaches an event boundary when the supervisor reclaims it,
-/// also while its vcores share a core.
+/// The numbers of one piece: so few that workers finish at about the same time.
 const PIECE: u64 = 1 << 12;
 
 /// A running job.
@@ -29,14 +29,22 @@ impl Job {
 
     /// Takes the next piece and counts it; returns `false` if none is left.
     pub fn step(&self, counter: &mut Counter) -> bool {
+        let Some(piece) = self.take() else { return false };
+        self.found.fetch_add(counter.count(piece), Ordering::Relaxed);
+        true
+    }
+
+    /// Does the same, and awaits `pause` every few thousand instructions, so that other work of the core can run.
+    pub async fn step_with(&self, counter: &mut Counter, pause: impl AsyncFnMut()) -> bool {
+        let Some(piece) = self.take() else { return false };
+        self.found.fetch_add(counter.count_in_steps(piece, pause).await, Ordering::Relaxed);
+        true
+    }
+
+    fn take(&self) -> Option<Range<u64>> {
         // The pieces are disjoint and the counts are added, so no order between workers matters.
         let start = self.next.fetch_add(PIECE, Ordering::Relaxed);
-        if start >= self.number {
-            return false;
-        }
-        let found = counter.count(start..self.number.min(start + PIECE));
-        self.found.fetch_add(found, Ordering::Relaxed);
-        true
+        (start < self.number).then(|| start..self.number.min(start + PIECE))
     }
 
     /// Returns whether all pieces are taken.
@@ -44,7 +52,7 @@ impl Job {
         self.next.load(Ordering::Relaxed) >= self.number
     }
 
-    /// Returns the primes found so far: all of them after every worker's `step` has returned `false`.
+    /// Returns the primes found so far: all of them after the last step of every worker has returned `false`.
     pub fn found(&self) -> u64 {
         self.found.load(Ordering::Relaxed)
     }

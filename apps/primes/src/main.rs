@@ -10,7 +10,7 @@
 
 use alloc::sync::Arc;
 use core::time::Duration;
-use isola::events::{now, parallel, yield_now};
+use isola::events::{now, parallel, yield_if_needed};
 use isola::iobuf::IoBuf;
 use isola::net::UdpSocket;
 use isola::prelude::*;
@@ -78,8 +78,8 @@ async fn batch(number: u64) -> ExitCode {
         let workers = parallel(isola::core_count(), move |_| {
             let (job, mut counter) = (job.clone(), Counter::clone(&counter));
             async move {
-                while now() < end && job.step(&mut counter) {
-                    yield_now().await;
+                while now() < end && job.step_with(&mut counter, yield_if_needed).await {
+                    yield_if_needed().await;
                 }
             }
         });
@@ -96,8 +96,8 @@ async fn count(number: u64) -> u64 {
         let mut counter = Counter::new(number);
         let mut count = 0;
         for piece in pieces(number, part, parts) {
-            count += counter.count(piece);
-            yield_now().await;
+            count += counter.count_in_steps(piece, yield_if_needed).await;
+            yield_if_needed().await;
         }
         count
     });

@@ -10,14 +10,16 @@ use crate::response::{Prefaces, Status};
 use crate::server::unix_seconds;
 use crate::session::{page, refused};
 use crate::volume_site::{Body, OpenEntry, Request, Response, VolumeSite};
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use core::cell::{Cell, RefCell};
 use core::future::poll_fn;
-use core::pin::pin;
-use core::task::Poll;
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll};
 use core::time::Duration;
 use isola_ebbs::{Ebb, Representative, current_core};
-use isola_events::timeout;
+use isola_events::timer::Sleep;
+use isola_events::{Instant, now, sleep_until, timeout};
 use isola_flows::{Flowed, flow};
 use isola_iobuf::Chain;
 use isola_net::{StreamError, TcpStream, latency};
@@ -164,12 +166,43 @@ enum Ended {
 pub async fn serve(mut stream: TcpStream, directory: Directory) {
     CORE.count.set(CORE.count.get() + 1);
     let holding = Holding { bytes: 0, budget: directory.budget };
-    let mut client =
-        Client { stream: &mut stream, directory, requests: Requests::default(), holding, limit: WINDOW };
+    let mut client = Client {
+        stream: &mut stream,
+        directory,
+        requests: Requests::default(),
+        holding,
+        limit: WINDOW,
+        input_deadline: MovingDeadline::default(),
+    };
     let ended = client.run().await;
     if let Ended::AfterResponse = ended {
         stream.shutdown();
         let _ = timeout(END, async { while let Ok(Some(_)) = stream.read().await {} }).await;
+    }
+}
+
+/// Wakes the task at a deadline that moves with each request. It sets no alarm while an earlier one is set, which then
+/// finds out that the deadline has moved: a request costs no alarm.
+#[derive(Default)]
+struct MovingDeadline {
+    alarm: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+impl MovingDeadline {
+    /// Returns whether the deadline has passed; otherwise the task is polled by then.
+    fn has_passed(&mut self, deadline: Instant, context: &mut Context<'_>) -> bool {
+        let now = now();
+        if now >= deadline {
+            return true;
+        }
+        if !self.alarm.as_ref().is_some_and(|(at, _)| *at > now && *at <= deadline) {
+            let mut sleep = Box::pin(sleep_until(deadline));
+            if sleep.as_mut().poll(context).is_ready() {
+                return true;
+            }
+            self.alarm = Some((deadline, sleep));
+        }
+        false
     }
 }
 
@@ -181,6 +214,7 @@ struct Client<'a> {
     holding: Holding,
     /// The limit of the send queue.
     limit: usize,
+    input_deadline: MovingDeadline,
 }
 
 /// A request, or the response to one that was rejected.
@@ -230,13 +264,13 @@ impl Client<'_> {
         loop {
             self.count_unacknowledged();
             let step = if self.holding.bytes > 0 { left.min(RECOUNT) } else { left };
-            match timeout(step, self.stream.read()).await {
-                Ok(Ok(Some(data))) => {
+            match self.read_for(step).await {
+                Some(Ok(Some(data))) => {
                     self.requests.receive(data);
                     return Ok(());
                 }
-                Ok(Ok(None) | Err(_)) => return Err(Ended::AtOnce),
-                Err(_) => left -= step,
+                Some(Ok(None) | Err(_)) => return Err(Ended::AtOnce),
+                None => left -= step,
             }
             if left.is_zero() {
                 return Err(if has_begun {
@@ -246,6 +280,18 @@ impl Client<'_> {
                 });
             }
         }
+    }
+
+    /// Reads data; returns `None` after `limit`.
+    async fn read_for(&mut self, limit: Duration) -> Option<Result<Option<Chain>, StreamError>> {
+        let deadline = now() + limit;
+        let Self { stream, input_deadline, .. } = self;
+        poll_fn(|context| match stream.poll_read(context) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending if input_deadline.has_passed(deadline, context) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
     }
 
     /// Counts the bytes in the send queue, which the client has not acknowledged.

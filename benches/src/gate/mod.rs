@@ -23,11 +23,13 @@ use crate::network::GUEST_NETWORK;
 use crate::session::{ECHO_PORT, KV_PORT, WEB_PORT};
 use crate::statistics::median;
 use crate::supervised::{MachineSize, SupervisedMachine, spec};
+use crate::volume::HostVolume;
 use frames::Client;
 use isola_abi::management::{CellSpec, Change, Mode, NetworkSpec};
 use isola_host::image::ImageStore;
 use isola_host::machine::qemu::Qemu;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -122,7 +124,13 @@ impl Gate {
     }
 
     /// Starts the image `name`, standalone on a machine of one processor.
-    fn alone(&self, name: &str, command_line: String, pace: Pace) -> Result<Machine, BenchError> {
+    fn alone(
+        &self,
+        name: &str,
+        command_line: String,
+        pace: Pace,
+        extra: Vec<OsString>,
+    ) -> Result<Machine, BenchError> {
         let boot = Boot {
             name: format!("Isola's {name}"),
             kernel: self.images.find(name)?,
@@ -133,7 +141,7 @@ impl Gate {
             memory_mib: MEMORY_MIB,
             pace,
             network: Network::Frames,
-            extra: Vec::new(),
+            extra,
         };
         // If the clocks count instructions, the guest measures itself and needs no plugin.
         Machine::start(&self.qemu.program, &boot, (pace == Pace::Host).then_some(&self.plugin))
@@ -141,7 +149,18 @@ impl Gate {
 
     /// Starts the image `name` with these words for its grid, and connects a client to its service at `port`.
     fn serving(&self, name: &str, port: u16, grid: &str) -> Result<(Machine, Client), BenchError> {
-        let mut machine = self.alone(name, format!("ip={GUEST_NETWORK} {grid} --"), Pace::Host)?;
+        self.serving_with(name, port, &format!("{grid} --"), Vec::new())
+    }
+
+    /// Does the same with these words for its options and arguments, and further arguments of QEMU.
+    fn serving_with(
+        &self,
+        name: &str,
+        port: u16,
+        words: &str,
+        extra: Vec<OsString>,
+    ) -> Result<(Machine, Client), BenchError> {
+        let mut machine = self.alone(name, format!("ip={GUEST_NETWORK} {words}"), Pace::Host, extra)?;
         machine.wait_for("TCP port")?;
         let client = Client::connect(&mut machine, port)?;
         Ok((machine, client))
@@ -176,18 +195,25 @@ impl Gate {
         batches(&machine, ask)
     }
 
+    /// Counts requests for a page of the image, and of the same page on a volume, which is in the cache.
     fn web(&self, counts: &mut Counts) -> Result<(), BenchError> {
-        let (machine, mut client) = self.serving("web", WEB_PORT, "")?;
         let page = crate::linux::PAGE;
-        let ask =
-            |_| client.ask(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", |answer| answer.ends_with(page)).map(|_| ());
-        counts.insert("web-request".into(), batches(&machine, ask)?);
+        let volume = HostVolume::make("index.html", page)?;
+        for (name, words, extra) in [
+            ("web-request", " --", Vec::new()),
+            ("web-volume-request", "volume=/site -- -d /site", volume.arguments(None)),
+        ] {
+            let (machine, mut client) = self.serving_with("web", WEB_PORT, words, extra)?;
+            let request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+            let ask = |_| client.ask(request, |answer| answer.ends_with(page)).map(|_| ());
+            counts.insert(name.into(), batches(&machine, ask)?);
+        }
         Ok(())
     }
 
     fn page_faults(&self, counts: &mut Counts) -> Result<(), BenchError> {
         let command_line = format!("-- touch on-demand {TOUCHED_MIB}");
-        let mut machine = self.alone("regions", command_line, Pace::Instructions)?;
+        let mut machine = self.alone("regions", command_line, Pace::Instructions, Vec::new())?;
         for (turn, name) in [("first", "page-fault"), ("again", "page-fault-again")] {
             let ns = machine.wait_for_number(&format!("touched {turn}: "))?;
             counts.insert(name.into(), ns as f64 / PAGES);
@@ -205,11 +231,15 @@ impl Gate {
     }
 
     fn events(&self, counts: &mut Counts) -> Result<(), BenchError> {
-        let mut machine = self.alone("costs", "--".into(), Pace::Instructions)?;
+        let mut machine = self.alone("costs", "--".into(), Pace::Instructions, Vec::new())?;
         machine.wait_for("costs: all taken")?;
-        for (label, name) in
-            [("spawn", "event"), ("task", "task"), ("interrupt", "interrupt"), ("alarm", "alarm")]
-        {
+        for (label, name) in [
+            ("spawn", "event"),
+            ("task", "task"),
+            ("yield-check", "yield-check"),
+            ("interrupt", "interrupt"),
+            ("alarm", "alarm"),
+        ] {
             let hundredths = machine.wait_for_number(&format!("\n{label}: "))?;
             counts.insert(name.into(), hundredths as f64 / 100.0);
         }

@@ -68,6 +68,17 @@ impl Platform for Bare {
         pending.take()
     }
 
+    #[inline]
+    fn has_interrupts(&self) -> bool {
+        let pending = pending::of(current_core());
+        // The window loses all caller-saved registers, as a call does, so the stub saves none within an event either.
+        // The handler only notes the interrupt.
+        if !pending.has_any() {
+            interrupts::window();
+        }
+        pending.has_any()
+    }
+
     fn enter_idle(&self) {
         pool::relieve();
         pool::publish();

@@ -33,6 +33,7 @@ use crate::timer::{Alarm, TIMERS, Timers};
 use crate::trace::Tracing;
 use crate::vcore_runner::{BUSY, FIRST, RunEnd, VcoreRunner};
 use crate::watchdog::Watchdog;
+use crate::yielding::YieldLimits;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -45,8 +46,9 @@ use isola_ebbs::{Ebb, Representative, VcoreIdentity, current_core, cycles, platf
 use isola_platform::{CoreIndex, PendingVectors};
 use isola_resources::{ClientStatistics, PROCESSOR};
 
-/// The longest time of a program in user mode on a core that runs several vcores, in cycles: well below a millisecond.
-const SLICE_CYCLES: u64 = 1 << 20;
+/// The longest time of a program in user mode while its core has other work: this many times the time after which a
+/// computation gives way.
+const PROGRAM_SLICE: u64 = 8;
 
 /// Passes of a vcore's loop before the next vcore's turn, on a core that runs several.
 const PASSES_A_VISIT: u64 = 16;
@@ -63,10 +65,6 @@ pub struct EventLoop {
     next: Cell<Option<&'static StaticEvent>>,
     /// Whether the outbox is non-empty. Most passes check only this flag.
     outbox_waits: Cell<bool>,
-    /// The notice for which the loop runs.
-    notice: Cell<Notice>,
-    /// Whether this vcore's core runs other vcores as well.
-    shares_core: Cell<bool>,
     /// The reading of the cycle counter when a program in user mode stopped last.
     program_stopped: Cell<u64>,
     /// The tag of the running event, or of the last one.
@@ -81,6 +79,11 @@ pub struct EventLoop {
     queueing: Queueing,
     pub(crate) pressure: PressureHandlers,
     pub(crate) presence: Presence,
+    /// The notice that ends the present passes of the loop.
+    notice: Cell<Notice>,
+    /// Whether the core runs other vcores as well.
+    is_visited: Cell<bool>,
+    yield_limits: YieldLimits,
     /// Whether the platform has been informed that the vcore has nothing to do.
     is_idle: Cell<bool>,
     pub(crate) accounting: Accounting,
@@ -105,8 +108,6 @@ impl EventLoop {
             settings_version: Cell::new(0),
             next: Cell::new(None),
             outbox_waits: Cell::new(false),
-            notice: Cell::new(Notice::from_u64(0)),
-            shares_core: Cell::new(false),
             program_stopped: Cell::new(0),
             tag: Cell::new(EventTag::new()),
             tasks: Tasks::default(),
@@ -119,6 +120,9 @@ impl EventLoop {
             queueing: Queueing::new(),
             pressure: PressureHandlers::new(),
             presence: Presence::default(),
+            notice: Cell::new(Notice::from_u64(0)),
+            is_visited: Cell::new(false),
+            yield_limits: YieldLimits::new(),
             is_idle: Cell::new(true),
             accounting: Accounting::new(),
             tracing: Tracing::default(),
@@ -189,6 +193,32 @@ impl EventLoop {
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
         self.next.get().is_some() || self.queue.borrow().has_runnable()
+    }
+
+    /// Returns whether the running event should end soon: see [`must_yield`](crate::yielding::must_yield).
+    #[inline]
+    pub(crate) fn must_yield(&self) -> bool {
+        if platform().has_interrupts() || self.has_loop_work() || self.next.get().is_some() {
+            return true;
+        }
+        let now = cycles();
+        let spent = now.wrapping_sub(self.accounting.last_check());
+        let YieldLimits { granularity_cycles, slice_cycles } = self.yield_limits;
+        spent >= slice_cycles
+            || now >= self.timers.next()
+            || self.queue.borrow_mut().must_wait(spent, granularity_cycles, now)
+    }
+
+    /// Returns whether the loop has work apart from events, interrupts and alarms, or another vcore waits for its turn.
+    #[inline]
+    fn has_loop_work(&self) -> bool {
+        let mailboxes = mailbox::all();
+        mailboxes.notice() != self.notice.get()
+            || !mailboxes.of(current_core()).is_empty()
+            || !self.pressure.is_calm()
+            || self.quiescence.is_due()
+            || self.is_visited.get()
+            || (self.outbox_waits.get() && self.outbox.is_due())
     }
 
     /// Charges the event that has just ended, and returns whether another may run.
@@ -295,7 +325,7 @@ impl EventLoop {
     pub(crate) fn run_alone(&self, mailboxes: &Mailboxes, notice: Notice) {
         let mailbox = mailboxes.of(current_core());
         self.notice.set(notice);
-        self.shares_core.set(false);
+        self.is_visited.set(false);
         self.mark_running(mailbox);
         self.follow_policy();
         let mut arrived = self.open_interrupt_window();
@@ -312,7 +342,7 @@ impl EventLoop {
     pub(crate) fn visit(&self, mailboxes: &Mailboxes, notice: Notice, boundary: u64) -> (u64, u64) {
         let mailbox = mailboxes.of(current_core());
         self.notice.set(notice);
-        self.shares_core.set(true);
+        self.is_visited.set(true);
         self.accounting.resume(boundary);
         self.mark_running(mailbox);
         self.follow_policy();
@@ -590,20 +620,22 @@ impl EventLoop {
     pub(crate) fn run_program(&self, run: impl FnOnce()) -> ProgramOutcome {
         let mailboxes = mailbox::all();
         let mailbox = mailboxes.of(current_core());
-        if self.has_events() || self.outbox_waits.get() {
-            return ProgramOutcome::HasOtherWork;
-        }
-        if self.idle.has_any() && (self.idle.run() != Idle::MayHalt || self.has_events()) {
-            return ProgramOutcome::HasOtherWork;
-        }
-        let may_halt = match self.timers.next() {
-            // The time does not matter.
-            u64::MAX if !self.shares_core.get() => self.timers.arm(u64::MAX, 0),
-            next => {
-                let now = cycles();
-                let slice = if self.shares_core.get() { now.saturating_add(SLICE_CYCLES) } else { u64::MAX };
-                self.timers.arm(next.min(slice), now)
+        // The program shares the core with what waits: it runs to the end of its event's slice, never not at all.
+        let shares_core = self.has_events()
+            || self.outbox_waits.get()
+            || self.is_visited.get()
+            || (self.idle.has_any() && (self.idle.run() != Idle::MayHalt || self.has_events()));
+        let slice_end = match shares_core {
+            true => {
+                let slice = PROGRAM_SLICE * self.yield_limits.granularity_cycles;
+                self.accounting.last_check().saturating_add(slice)
             }
+            false => u64::MAX,
+        };
+        let may_halt = match self.timers.next().min(slice_end) {
+            // The time does not matter.
+            u64::MAX => self.timers.arm(u64::MAX, 0),
+            next => self.timers.arm(next, cycles()),
         };
         if may_halt == MayHalt::No || self.quiescence.leave() == MayHalt::No {
             return ProgramOutcome::HasOtherWork;

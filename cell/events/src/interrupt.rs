@@ -1,4 +1,5 @@
-//! Interrupts as events: a handler runs in the loop, between events, with interrupts off, to completion.
+//! Interrupts as events: a handler runs in the loop, between events, with interrupts off, to completion. (A long event
+//! can take interrupts: [`must_yield`](crate::must_yield). Their handlers run after it.)
 //!
 //! A driver allocates any free vector ([`allocate_interrupt`], EbbRT 3.3.1), or binds the one to which the hardware is
 //! wired ([`on_interrupt`]). A vector has one handler per core, until the [`Interrupt`] is dropped.

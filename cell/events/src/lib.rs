@@ -22,6 +22,7 @@
 //! | [`polling`] | adaptive polling: interrupts at low rates, polling at high rates |
 //! | [`quiescence`] | work deferred until all events that now run have ended |
 //! | [`watchdog`] | reports of events that run too long |
+//! | [`yielding`] | long computations that give way to waiting work |
 //! | [`profile`] | samples of what each core executes, for the host tool |
 //! | [`trace`] | periods of what each core does, for the host tool |
 //! | [`idle`] | handlers that run before a core halts |
@@ -30,7 +31,7 @@
 //!
 //! An event runs to completion, or to the next `await` of its task, on the core for which it was created. No other
 //! event runs there meanwhile, so per-core state needs neither locks nor atomic operations. A long event delays all
-//! others of its core.
+//! others of its core, so a long computation calls [`yield_if_needed`].
 //!
 //! In this crate a *core* is a vcore (an event loop with its per-core state) wherever the difference does not matter.
 //! The modules `vcore_runner` and `event_loop` distinguish the two.
@@ -77,6 +78,7 @@ pub mod topology;
 pub mod trace;
 mod vcore_runner;
 pub mod watchdog;
+pub mod yielding;
 
 pub use activity::{current_activity, end_activity, register_activity, register_activity_under};
 pub use elsewhere::elsewhere;
@@ -94,3 +96,4 @@ pub use quiescence::defer;
 pub use task::{CancelOnDrop, Task, spawn_task, spawn_task_for, spawn_task_on, start_task, yield_now};
 pub use timer::{Alarm, TIMERS, Timers, now, sleep, sleep_until, timeout};
 pub use vcore_runner::{give_notice, present_cores, wake_all};
+pub use yielding::{must_yield, yield_if_needed};

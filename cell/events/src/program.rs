@@ -2,7 +2,8 @@
 //!
 //! A program may run for as long as its core has no other work. It is a halt, as far as the rest of the cell can see: the
 //! core takes no part in grace periods, other cores interrupt it for a message, and its timer is armed for the next
-//! alarm. So the program needs no time slices while nothing else waits, and is interrupted at once when something does.
+//! alarm. So the program needs no time slices while nothing else waits, and is interrupted when something does. While
+//! events wait, for example those of other programs, it runs to the end of a slice of 200 us from the start of its event.
 //! Its cycles are charged to the event's activity.
 
 use crate::event_loop::EVENTS;
@@ -13,12 +14,14 @@ use crate::quiescence;
 pub enum ProgramOutcome {
     /// The program ran.
     Ran,
-    /// The core has other work than the running event, which should end soon. The program did not run.
+    /// The core has other work, and the running event has had its slice of time, or the work cannot wait. The event should
+    /// end soon. The program did not run.
     HasOtherWork,
 }
 
-/// Calls `run`, which executes a program in user mode until a trap, unless this core has other work than the running
-/// event: queued events, messages, due alarms, or work that the loop does between events. For the platform.
+/// Calls `run`, which executes a program in user mode until a trap, unless this core has work that cannot wait (messages,
+/// due alarms, work that the loop does between events), or other events and the running one has had its slice. For the
+/// platform.
 ///
 /// `run` must return when an interrupt arrives. Immediately before it enters user mode, with interrupts off, it has to
 /// check for interrupts that have arrived already.

@@ -126,6 +126,18 @@ impl Queue {
         }
     }
 
+    /// Returns whether the running event's activity would have to wait if the event ended now after `spent` cycles, at
+    /// the reading `now` of the cycle counter, and another one followed. Without a policy it does if an event waits and
+    /// the running one has taken `granularity` cycles, before which a policy counts only what is urgent.
+    #[inline]
+    pub fn must_wait(&mut self, spent: u64, granularity: u64, now: u64) -> bool {
+        match self {
+            Self::Fifo(queue) => spent >= granularity && !queue.is_empty(),
+            Self::Scheduled(queue) => queue.must_wait(spent, granularity, now),
+            Self::Own(queue) => spent >= granularity && !queue.is_empty(),
+        }
+    }
+
     /// Returns whether a new event may bypass the queue, which holds while it is empty. An application's queue sees every
     /// event.
     #[inline]

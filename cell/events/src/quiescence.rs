@@ -105,6 +105,12 @@ impl Quiescence {
         }
     }
 
+    /// Returns whether another core waits for an event boundary of this one.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.grace.requested() != self.seen.get()
+    }
+
     /// Marks an event boundary of this core.
     #[inline]
     pub fn pass(&self) {

@@ -92,6 +92,13 @@ impl ScheduledQueue {
     #[inline(never)]
     fn schedule(&mut self, event: QueuedEvent, now_cycles: u64) {
         let now_ns = self.ns(now_cycles);
+        self.schedule_sole(now_ns);
+        self.scheduler.enqueue(event.tag.activity, event, Cost::Unknown, now_ns);
+        self.is_throttled = false;
+    }
+
+    /// Lets the scheduler order the running event and the waiting ones that bypass it.
+    fn schedule_sole(&mut self, now_ns: u64) {
         if self.running.is_none() && EVENTS.accounting.runs_event() {
             let activity = EVENTS.current_tag().activity;
             self.running = self.scheduler.serve_unqueued(activity, now_ns).map(|ticket| (activity, ticket));
@@ -100,8 +107,30 @@ impl ScheduledQueue {
         for earlier in core::mem::take(&mut self.sole) {
             self.scheduler.enqueue(earlier.tag.activity, earlier, Cost::Unknown, now_ns);
         }
-        self.scheduler.enqueue(event.tag.activity, event, Cost::Unknown, now_ns);
-        self.is_throttled = false;
+    }
+
+    /// Returns whether the running event's activity would have to wait, for a waiting event or for its limit, if the
+    /// event ended now after `spent_cycles`, and another one followed; before `granularity_cycles` only if that is
+    /// urgent ([`ActivityScheduler::must_wait`]). To be called within an event.
+    #[inline]
+    pub fn must_wait(&mut self, spent_cycles: u64, granularity_cycles: u64, now_cycles: u64) -> bool {
+        (self.len() > 0 || self.has_limits)
+            && self.must_wait_for_others(spent_cycles, granularity_cycles, now_cycles)
+    }
+
+    #[inline(never)]
+    fn must_wait_for_others(&mut self, spent_cycles: u64, granularity_cycles: u64, now_cycles: u64) -> bool {
+        let now_ns = self.ns(now_cycles);
+        if let Some(first) = self.sole.front() {
+            let own = self.running.map_or_else(|| EVENTS.current_tag().activity, |(own, _)| own);
+            if first.tag.activity == own {
+                return spent_cycles >= granularity_cycles;
+            }
+            self.schedule_sole(now_ns);
+        }
+        // Without a ticket, the event began before the policy.
+        let Some((_, ticket)) = self.running else { return true };
+        self.scheduler.must_wait(ticket, spent_cycles, granularity_cycles, now_ns)
     }
 
     /// Removes and returns the event that runs next; `None` if none waits, or if none may run before the alarm rings.

@@ -126,12 +126,23 @@ impl HostedCore {
 
     /// Returns the vectors of the interrupts that arrived. To be called on the core itself.
     pub(crate) fn take_interrupts(&self) -> PendingVectors {
+        self.poll_devices();
+        self.pending.take()
+    }
+
+    /// Returns whether an interrupt has arrived. To be called on the core itself.
+    pub(crate) fn has_interrupts(&self) -> bool {
+        self.poll_devices();
+        self.pending.has_any()
+    }
+
+    /// Looks for interrupts of devices, if the last look is long ago.
+    fn poll_devices(&self) {
         if self.devices.load(Ordering::Relaxed) > 0
             && cycles().wrapping_sub(self.polled_at.load(Ordering::Relaxed)) > BUSY_CYCLES
         {
             self.poll_epoll(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         }
-        self.pending.take()
     }
 
     /// Halts until an interrupt arrives for this vcore or another of the same thread. To be called on the core itself.

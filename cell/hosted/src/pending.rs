@@ -72,6 +72,11 @@ impl Pending {
         }
     }
 
+    /// Returns whether a vector is set.
+    pub fn has_any(&self) -> bool {
+        self.words.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
     /// Takes the vectors of the first quarter that has any. To be called on the core itself.
     pub fn take(&self) -> PendingVectors {
         let is_set = |word: &AtomicU64| word.load(Ordering::Relaxed) != 0;

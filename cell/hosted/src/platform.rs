@@ -288,6 +288,10 @@ impl Platform for Hosted {
         self.this_core().take_interrupts()
     }
 
+    fn has_interrupts(&self) -> bool {
+        self.this_core().has_interrupts()
+    }
+
     fn enter_idle(&self) {
         if self.memory == MemorySource::Pool {
             heap::publish(&self.report.memory);

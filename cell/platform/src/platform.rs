@@ -80,8 +80,8 @@ impl Iterator for PendingVectors {
 /// The machine below a cell. All cores of the cell share one value; a method acts on the calling vcore unless it says
 /// otherwise.
 ///
-/// Interrupts are disabled on a core except within [`Platform::take_interrupts`], [`Platform::halt`] and
-/// [`Platform::sleep`].
+/// Interrupts are disabled on a core except within [`Platform::take_interrupts`], [`Platform::has_interrupts`],
+/// [`Platform::halt`] and [`Platform::sleep`].
 pub trait Platform: Sync {
     /// Returns the cell's resources.
     fn descriptor(&self) -> &Descriptor;
@@ -98,6 +98,10 @@ pub trait Platform: Sync {
     /// Returns the pending interrupt vectors, one quarter of all vectors at a time. Enables interrupts for a moment if
     /// none is pending.
     fn take_interrupts(&self) -> PendingVectors;
+
+    /// Returns whether an interrupt is pending, which [`Self::take_interrupts`] will return. Enables interrupts for a
+    /// moment if none is. Unlike the other, it may be called within an event.
+    fn has_interrupts(&self) -> bool;
 
     /// Prepares the calling vcore for a time in which it may not run: returns its cached memory if memory is short, and
     /// ends its part in the grace periods of unmapped pages, for which other cores would wait.

@@ -132,6 +132,12 @@ impl<M> ActivityScheduler<M> {
         self.scheduler.complete(ticket, cost);
     }
 
+    /// Returns whether another request of a dispatched request's activity would have to wait if the dispatched one ended
+    /// now, after this `cost` ([`Scheduler::must_wait`]).
+    pub fn must_wait(&mut self, ticket: Ticket, cost: u64, granularity: u64, now_ns: u64) -> bool {
+        self.scheduler.must_wait(ticket, cost, granularity, now_ns)
+    }
+
     /// Moves a cost from an activity that did work for another to that other.
     pub fn transfer(&mut self, from: ActivityId, to: ActivityId, cost: u64, now_ns: u64) {
         let (from, to) = (self.client(from, now_ns), self.client(to, now_ns));

@@ -168,8 +168,8 @@ pub trait UserThread: Send {
     /// non-canonical address becomes an exception of the program.
     fn context_mut(&mut self) -> &mut UserContext;
 
-    /// Executes the program on the calling core until a trap. Takes no time if the core has other work than the running
-    /// event: then returns [`Trap::Interrupt`].
+    /// Executes the program on the calling core until a trap. While the core has other work, the program runs to the end of
+    /// a slice of its event; then, and for work that cannot wait, the trap is [`Trap::Interrupt`].
     fn run(&mut self) -> Trap;
 
     /// Returns the processor state in the standard format of XSAVE (Intel SDM 1, 13.4), for a signal frame: registers of

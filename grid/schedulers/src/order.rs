@@ -26,6 +26,12 @@ impl<K: Copy + Ord> Order<K> {
         self.first
     }
 
+    /// Returns the first member other than this one, and its key.
+    #[inline]
+    pub fn first_other(&self, entity: Entity) -> Option<(K, Entity)> {
+        self.first.filter(|(_, first)| *first != entity).or_else(|| self.rest.first().copied())
+    }
+
     /// Adds a member that is not in the order.
     #[inline]
     pub fn insert(&mut self, key: K, entity: Entity) {
@@ -67,6 +73,8 @@ mod tests {
         order.remove(4, Entity(2));
         // Not in the order.
         order.remove(5, Entity(1));
+        assert_eq!(order.first_other(Entity(5)), Some((1, Entity(1))), "number 5 is the first");
+        assert_eq!(order.first_other(Entity(1)), Some((0, Entity(5))));
         let mut left = Vec::new();
         while let Some((key, entity)) = order.first() {
             left.push((key, entity.0));

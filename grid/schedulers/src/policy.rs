@@ -38,6 +38,35 @@ pub enum Phase {
     Reservation,
 }
 
+/// A request in service, whose cost so far its member's policy does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InService {
+    /// [`Policy::dispatched`] was not called yet.
+    Uncharged {
+        /// The cost so far.
+        cost: u64,
+        /// The time of its dispatch, in nanoseconds.
+        dispatched_ns: u64,
+    },
+    /// [`Policy::dispatched`] was called, and [`Policy::correct`] will be.
+    Charged {
+        /// The cost that was charged.
+        charged: u64,
+        /// The cost so far.
+        cost: u64,
+    },
+}
+
+/// The members for which a member in service has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitFor {
+    /// All that would be served first.
+    All,
+    /// Those of them that cannot wait until the next regular switch: they have come with unused share, or have a claim
+    /// that comes before that of the request in service.
+    Urgent,
+}
+
 /// Divides the service of a group among its members.
 ///
 /// A member is *active* from [`Self::activate`] until [`Self::deactivate`], or until [`Self::dispatched`] without a
@@ -57,6 +86,18 @@ pub trait Policy {
 
     /// Returns the active member that is served next. Has no effect on later decisions.
     fn choose(&mut self, now_ns: u64) -> Choice;
+
+    /// Returns whether the member would have to wait, for some of the others or for its limit, if its request in service
+    /// ended now and its next one arrived as `head`. Has no effect on later decisions.
+    fn must_wait(
+        &mut self,
+        entity: Entity,
+        service: InService,
+        phase: Phase,
+        head: Head,
+        wait_for: WaitFor,
+        now_ns: u64,
+    ) -> bool;
 
     /// Records that a chosen member has dispatched requests of this cost, and its next request.
     fn dispatched(&mut self, entity: Entity, cost: u64, phase: Phase, next: Option<Head>, now_ns: u64);

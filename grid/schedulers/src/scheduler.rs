@@ -1,6 +1,6 @@
 //! The queues of a resource, and the order in which their requests are dispatched.
 
-use crate::policy::Head;
+use crate::policy::{Head, InService, WaitFor};
 use crate::tree::{ClientId, GroupId, PathChoice, Phases, Tree, TreeError};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -405,6 +405,36 @@ impl<M> Scheduler<M> {
             _ if cost != charged => self.tree.correct(client, group, charged, cost, phases),
             _ => {}
         }
+    }
+
+    /// Returns whether a long request should divide itself: whether its client would have to wait if the dispatched
+    /// request ended now, after this `cost`, and another one of the client arrived. It may have to wait for another
+    /// client whose request would be dispatched first, for an earlier request of its own, or for its limit. Batches are
+    /// ignored.
+    ///
+    /// While the cost is less than `granularity`, this is `true` only if another client cannot wait so long: one that
+    /// has come with unused share (`wfq`, `reserve`) or below its reservation, or whose request has a higher priority or
+    /// an earlier deadline than the dispatched one. So clients that always have requests do not alternate at each call.
+    ///
+    /// If limits throttle whole groups, `true` is possible without another client that may be served now; the next
+    /// [`Self::dispatch`] finds that out.
+    pub fn must_wait(&mut self, ticket: Ticket, cost: u64, granularity: u64, now_ns: u64) -> bool {
+        let Ticket { client, phases, charged, .. } = ticket;
+        let wait_for = if cost < granularity { WaitFor::Urgent } else { WaitFor::All };
+        if !self.tree.has_client(client) {
+            return true;
+        }
+        if !self.queues[client.index() as usize].requests.is_empty() && wait_for == WaitFor::All {
+            return true;
+        }
+        let service = match &self.current {
+            Some(last) if last.number == ticket.batch => InService::Uncharged {
+                cost: last.cost.saturating_sub(charged).saturating_add(cost),
+                dispatched_ns: last.dispatched_ns,
+            },
+            _ => InService::Charged { charged, cost },
+        };
+        self.tree.must_wait(client.index(), service, phases, wait_for, now_ns)
     }
 
     /// Moves a cost from a client that did work without a known owner to the client whose work it was (omni-kernel

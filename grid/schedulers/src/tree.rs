@@ -4,7 +4,7 @@
 //! (their limits), the group is *throttled*: inactive in its parent until the time that its policy names, or until a
 //! member below it becomes active or changes its entitlement.
 
-use crate::policy::{self, Choice, Entity, Head, Phase, Policy};
+use crate::policy::{self, Choice, Entity, Head, InService, Phase, Policy, WaitFor};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -412,14 +412,48 @@ impl Tree {
         }
     }
 
-    /// Returns the client that is served next.
-    pub fn choose(&mut self, now_ns: u64) -> PathChoice {
+    /// Marks the groups as active whose throttling has ended.
+    fn end_throttling_until(&mut self, now_ns: u64) {
         while let Some(&(until, index)) = self.throttled.first()
             && until <= now_ns
         {
             let head = self.arrival(now_ns);
             self.activate(index, head, now_ns);
         }
+    }
+
+    /// Returns whether a client would have to wait, for another or for a limit, if its request in service ended now and
+    /// its next one arrived. `true` also if another group comes first all of whose members are at their limits, which
+    /// only [`Self::choose`] finds.
+    pub fn must_wait(
+        &mut self,
+        client: u32,
+        service: InService,
+        phases: Phases,
+        wait_for: WaitFor,
+        now_ns: u64,
+    ) -> bool {
+        self.end_throttling_until(now_ns);
+        let mut head = Head { arrived_ns: now_ns, sequence: self.sequence + 1 };
+        let mut index = client;
+        while index != ROOT {
+            let node = &self.nodes[index as usize];
+            let (parent, entity, phase) = (node.parent, node.entity, phases.at(node.level()));
+            if self.group_mut(parent).policy.must_wait(entity, service, phase, head, wait_for, now_ns) {
+                return true;
+            }
+            index = parent;
+            // As in `dispatched`.
+            if let InService::Uncharged { dispatched_ns, .. } = service {
+                head.arrived_ns = dispatched_ns;
+            }
+        }
+        false
+    }
+
+    /// Returns the client that is served next.
+    pub fn choose(&mut self, now_ns: u64) -> PathChoice {
+        self.end_throttling_until(now_ns);
         let (mut index, mut phases) = (ROOT, Phases::default());
         loop {
             let group = self.group_mut(index);

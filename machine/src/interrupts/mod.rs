@@ -1,7 +1,7 @@
 //! Interrupts and exceptions: their entry points, and the points in time at which a core takes interrupts.
 //!
-//! Interrupts are off while code runs. A core takes them between events, when it calls [`window`], and while it waits,
-//! in [`halt`]. So handlers run at known points, on the stack of the caller, with no registers to save; they share data
+//! Interrupts are off while code runs. A core takes them when it calls [`window`], between events and where a long event
+//! asks whether it should end, and while it waits, in [`halt`]. So handlers run at known points, on the stack of the caller, with no registers to save; they share data
 //! with all other code of their core without locks.
 //!
 //! Exceptions occur at any time. Only one kind is recoverable: a page fault at a page that is not present, in the part

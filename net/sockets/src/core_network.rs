@@ -193,7 +193,7 @@ impl CoreNetwork {
 
     /// Processes frames that were steered to this core by the table's `version` and arrived when the cycle counter was
     /// `arrived_at` or later, and responds. Frames of flows that have moved since are forwarded.
-    pub fn receive(&self, frames: Vec<ReceivedFrame>, version: u32, arrived_at: u64) {
+    pub fn receive(&self, frames: impl IntoIterator<Item = ReceivedFrame>, version: u32, arrived_at: u64) {
         self.latency.begin(arrived_at);
         // Checked for each frame, as one may end a left-behind flow.
         let is_current = || interface::steering().is_none_or(|steering| steering.version() == version);

@@ -18,6 +18,7 @@ use isola_abi::id::ActivityId;
 use isola_ebbs::{Ebb, Representative};
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::Event;
+use isola_events::must_yield;
 use isola_events::processor::has_competition;
 use isola_net_stack::Counter;
 use isola_platform::network::ReceivedFrame;
@@ -27,11 +28,8 @@ static INPUT: Ebb<DividedInput> = Ebb::new();
 /// The most frames of an activity that wait for its share of the core.
 const MAX_WAITING: usize = 512;
 
-/// The most frames that one event processes: it is not preempted.
+/// The most frames that one event processes.
 pub(crate) const BATCH: usize = 16;
-
-/// The same while events of other activities wait, which wait for the whole event.
-const BATCH_BEFORE_OTHERS: usize = 4;
 
 /// A core's received frames that wait for their activities.
 #[derive(Default)]
@@ -102,17 +100,25 @@ impl DividedInput {
         }
     }
 
-    /// Processes a batch of an activity's frames.
+    /// Processes a batch of an activity's frames. While other events wait, it processes one frame at a time, until it has
+    /// to give way to one of them.
     fn process(&self, activity: ActivityId) {
-        let Some(Waiting { mut frames, version, arrived_at }) = self.waiting.borrow_mut().remove(&activity)
+        let Some(Waiting { frames, version, arrived_at }) = self.waiting.borrow_mut().remove(&activity)
         else {
             return;
         };
-        let most = if has_competition() { BATCH_BEFORE_OTHERS } else { BATCH };
-        let rest = frames.split_off(most.min(frames.len()));
-        NETWORK.receive(frames, version, arrived_at);
-        if !rest.is_empty() {
-            self.waiting.borrow_mut().insert(activity, Waiting { frames: rest, version, arrived_at });
+        let (mut frames, mut left) = (frames.into_iter(), BATCH);
+        loop {
+            let count = if has_competition() { 1 } else { left };
+            NETWORK.receive(frames.by_ref().take(count), version, arrived_at);
+            left -= count;
+            if left == 0 || frames.len() == 0 || must_yield() {
+                break;
+            }
+        }
+        if frames.len() > 0 {
+            let rest = Waiting { frames: frames.collect(), version, arrived_at };
+            self.waiting.borrow_mut().insert(activity, rest);
             queue_event(activity);
         }
     }

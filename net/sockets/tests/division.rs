@@ -325,7 +325,7 @@ impl ConnectionHandler for Counted {
 fn an_event_that_another_activity_waits_for_processes_few_frames() {
     const CONNECTIONS: u32 = 100;
     /// The most frames of such an event.
-    const MOST: u32 = 4;
+    const MOST: u32 = 1;
     let server = || async {
         PROCESSOR.set_policy(Some(PolicyKind::Wfq));
         charge_to(register_activity("busy").unwrap());

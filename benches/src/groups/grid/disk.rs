@@ -4,11 +4,11 @@
 use super::guest::{CGROUPS, TenantGuest};
 use super::isola::{TenantMachine, VOLUME, weights, wfq};
 use super::shares::{EQUAL, WEIGHTS, deviation, percent};
-use super::volume::HostVolume;
 use super::{SETTLE, note};
 use crate::error::BenchError;
 use crate::record::Record;
 use crate::session::{Session, System};
+use crate::volume::HostVolume;
 use isola_abi::grid::{GridSetup, Resource};
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -5,6 +5,7 @@ use crate::error::BenchError;
 use crate::machine::{MEMORY_MIB, Pace};
 use crate::session::{Counting, Session};
 use crate::supervised::{LIMIT, MachineSize, SupervisedMachine, spec};
+use crate::volume::DISK_SLOT;
 use isola_abi::grid::{
     ActivityRule, EntitlementChange, GridChange, GridSetup, PolicyChange, PolicyKind, Rate, RateChange,
     Resource, Weight,
@@ -25,9 +26,6 @@ const CELL_MIB: u64 = 192;
 
 /// The path at which a cell mounts the volume.
 pub const VOLUME: &str = "/data";
-
-/// The slot of the block device on the bus.
-pub const DISK_SLOT: u8 = 16;
 
 /// A machine with a supervisor and the tenants' image.
 pub struct TenantMachine {

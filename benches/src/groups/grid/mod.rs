@@ -11,7 +11,6 @@
 //! | [`overhead`] | cycles that no message has |
 //! | [`requests`] | instructions of a request |
 //! | [`isola`], [`guest`] | the tenants' cell, and their cgroups |
-//! | [`volume`] | the volume of both systems |
 
 mod disk;
 mod guest;
@@ -22,15 +21,14 @@ mod processor;
 mod requests;
 mod shares;
 mod together;
-mod volume;
 
 use super::note;
 use crate::error::BenchError;
 use crate::record::Record;
 use crate::session::{Session, System};
+use crate::volume::HostVolume;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use volume::HostVolume;
 
 /// The time before a reading, after a change of the load or of entitlements.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -66,7 +64,7 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
 
 /// Takes one run of a system.
 pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
-    let volume = HostVolume::make()?;
+    let volume = HostVolume::make(processor::FILE, &[b'f'; processor::FILE_LEN])?;
     processor::run(session, &volume, system, record)?;
     network::run(session, system, record)?;
     disk::run(session, &volume, system, record)?;

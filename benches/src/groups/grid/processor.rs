@@ -4,17 +4,21 @@
 use super::guest::TenantGuest;
 use super::isola::{Ledger, TenantMachine, VOLUME, weights, wfq};
 use super::shares::{EQUAL, WEIGHTS, deviation, percent};
-use super::volume::{FILE, HostVolume};
 use super::{SETTLE, note};
 use crate::error::BenchError;
 use crate::record::Record;
 use crate::session::{Session, System};
+use crate::volume::HostVolume;
 use isola_abi::grid::{GridSetup, Resource};
 use std::thread::sleep;
 use std::time::Duration;
 
 /// The tenants.
 const NAMES: [&str; 3] = ["first", "second", "third"];
+
+/// The name of the file, and its length in bytes (Vortex, 4.1).
+pub const FILE: &str = "file";
+pub const FILE_LEN: usize = 32 << 10;
 
 /// Takes one run.
 pub fn run(

@@ -10,7 +10,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_ebbs::{current_core, platform};
 use isola_events::interrupt::{Interrupt, InterruptError, on_interrupt};
-use isola_events::{sleep, yield_now};
+use isola_events::{must_yield, sleep, yield_if_needed, yield_now};
 
 /// The first of the vectors that only these checks use.
 const FIRST: u8 = 0xa0;
@@ -30,6 +30,28 @@ pub async fn a_core_is_interrupted_by_itself() -> Outcome {
         platform().interrupt(current_core(), FIRST);
         ensure!(!came.get(), "a handler ran within an event");
         until_set(&came).await;
+    }
+    Ok(())
+}
+
+pub async fn a_long_event_learns_of_interrupts_and_keeps_its_registers() -> Outcome {
+    let count = Rc::new(Cell::new(0));
+    let counted = count.clone();
+    let _interrupt = bind(FIRST, move || counted.set(counted.get() + 1))?;
+    let (mut whole, mut part) = (1_u64, 1.0_f64);
+    for round in 0..200 {
+        yield_now().await;
+        platform().interrupt(current_core(), FIRST);
+        // The compiler keeps both in registers where it can; the interrupt's stub saves none.
+        let (before, expected) = ((whole, part), (whole.wrapping_mul(0x9e37_79b9) ^ round, part + 0.25));
+        let must_yield = must_yield();
+        whole = before.0.wrapping_mul(0x9e37_79b9) ^ round;
+        part = before.1 + 0.25;
+        ensure!((whole, part) == expected, "round {round}: {whole} and {part} after an interrupt");
+        ensure!(must_yield, "round {round}: the interrupt is not pending");
+        ensure!(count.get() == round, "round {round}: a handler ran within an event");
+        yield_if_needed().await;
+        ensure!(count.get() == round + 1, "round {round}: {} interrupts", count.get());
     }
     Ok(())
 }

@@ -54,6 +54,7 @@ checks! {
     timers::a_timeout_ends_a_future_that_takes_too_long,
     timers::alarms_ring_on_every_core,
     interrupts::a_core_is_interrupted_by_itself,
+    interrupts::a_long_event_learns_of_interrupts_and_keeps_its_registers,
     interrupts::cores_interrupt_each_other,
     interrupts::every_vector_has_its_own_handler,
     idle::an_idle_handler_runs_until_it_is_dropped,

@@ -2,7 +2,7 @@
 
 use super::Members;
 use crate::order::Order;
-use crate::policy::{Choice, Entity, Head, Phase, Policy};
+use crate::policy::{Choice, Entity, Head, InService, Phase, Policy, WaitFor};
 use isola_abi::grid::Entitlement;
 
 /// The key by which a policy orders the next requests of its members.
@@ -68,6 +68,26 @@ impl<K: HeadKey> Policy for ByHead<K> {
 
     fn choose(&mut self, _now_ns: u64) -> Choice {
         self.order.first().map_or(Choice::Empty, |(_, entity)| Choice::Entity(entity, Phase::Share))
+    }
+
+    fn must_wait(
+        &mut self,
+        entity: Entity,
+        service: InService,
+        _phase: Phase,
+        head: Head,
+        wait_for: WaitFor,
+        _now_ns: u64,
+    ) -> bool {
+        let Some(member) = self.members.get_mut(entity) else { return false };
+        let own = match (service, wait_for, member.waiting) {
+            // The request in service, which is still the head; a member that comes before it preempts it.
+            (InService::Uncharged { .. }, WaitFor::Urgent, Some((_, key))) => key,
+            // A group whose other members wait: it keeps its head.
+            (InService::Charged { .. }, _, Some((_, key))) => key,
+            _ => K::of(&member.entitlement, head),
+        };
+        self.order.first_other(entity).is_some_and(|other| other < (own, entity))
     }
 
     fn dispatched(&mut self, entity: Entity, _cost: u64, _phase: Phase, next: Option<Head>, _now_ns: u64) {

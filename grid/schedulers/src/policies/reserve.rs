@@ -19,7 +19,7 @@
 
 use super::Members;
 use crate::order::Order;
-use crate::policy::{Choice, Entity, Head, Phase, Policy};
+use crate::policy::{Choice, Entity, Head, InService, Phase, Policy, WaitFor};
 use crate::tag::{Scale, Tag};
 use isola_abi::grid::Entitlement;
 
@@ -51,6 +51,8 @@ struct Member {
     reservation_tag: Tag,
     limit_tag: Tag,
     share_tag: Tag,
+    /// As in [`super::wfq`].
+    had_share: bool,
     state: State,
 }
 
@@ -96,6 +98,22 @@ impl Reserve {
         }
     }
 
+    /// Permits the members whose limit tags have passed. Returns the tag of the time.
+    fn permit_until(&mut self, now_ns: u64) -> Tag {
+        let now = Tag::at_ns(now_ns);
+        self.now = self.now.max(now);
+        while let Some((tag, entity)) = self.limited.first()
+            && tag <= now
+        {
+            self.limited.remove(tag, entity);
+            if let Some(member) = self.members.get_mut(entity) {
+                member.state = State::Permitted;
+                self.permitted.insert(member.share_tag, entity);
+            }
+        }
+        now
+    }
+
     /// Applies `change` to a member, and restores its place in the orders.
     fn change(&mut self, entity: Entity, change: impl FnOnce(&mut Member)) {
         let was_active = self.members.get_mut(entity).is_some_and(|member| member.state != State::Inactive);
@@ -124,6 +142,7 @@ impl Policy for Reserve {
             reservation_tag: Tag::default(),
             limit_tag: Tag::default(),
             share_tag: virtual_time,
+            had_share: false,
             state: State::Inactive,
         });
         self.change(entity, |member| {
@@ -145,6 +164,7 @@ impl Policy for Reserve {
         let Some(member) = self.members.get_mut(entity) else { return };
         member.reservation_tag = member.reservation_tag.max(Tag::at_ns(now_ns));
         member.limit_tag = member.limit_tag.max(earliest_limit(now_ns));
+        member.had_share = member.share_tag <= self.virtual_time;
         member.share_tag = member.share_tag.max(self.virtual_time);
         self.queue(entity);
     }
@@ -158,17 +178,7 @@ impl Policy for Reserve {
     }
 
     fn choose(&mut self, now_ns: u64) -> Choice {
-        let now = Tag::at_ns(now_ns);
-        self.now = self.now.max(now);
-        while let Some((tag, entity)) = self.limited.first()
-            && tag <= now
-        {
-            self.limited.remove(tag, entity);
-            if let Some(member) = self.members.get_mut(entity) {
-                member.state = State::Permitted;
-                self.permitted.insert(member.share_tag, entity);
-            }
-        }
+        let now = self.permit_until(now_ns);
         let due = self.reserved.first();
         if let Some((tag, entity)) = due
             && tag <= now
@@ -180,6 +190,52 @@ impl Policy for Reserve {
         }
         let next = [due, self.limited.first()].into_iter().flatten().map(|(tag, _)| tag).min();
         next.map_or(Choice::Empty, |tag| Choice::NotBefore(tag.to_ns()))
+    }
+
+    fn must_wait(
+        &mut self,
+        entity: Entity,
+        service: InService,
+        phase: Phase,
+        head: Head,
+        wait_for: WaitFor,
+        now_ns: u64,
+    ) -> bool {
+        let (now, virtual_time) = (self.permit_until(now_ns), self.virtual_time);
+        let Some(member) = self.members.get_mut(entity) else { return false };
+        let (mut reservation, mut limit, mut share) =
+            (member.reservation_tag, member.limit_tag, member.share_tag);
+        let reserved = member.reservation.filter(|_| phase == Phase::Reservation);
+        match service {
+            InService::Uncharged { cost, dispatched_ns } => {
+                reservation = reserved.map_or(reservation, |scale| reservation.after(cost, scale));
+                reservation = reservation.max(Tag::at_ns(head.arrived_ns));
+                let earliest = limit.max(earliest_limit(dispatched_ns));
+                limit = member.limit.map_or(limit, |scale| earliest.after(cost, scale));
+                share = share.after(cost, member.weight);
+            }
+            InService::Charged { charged, cost } => {
+                let corrected = |tag: Tag, scale| tag.corrected(charged, cost, scale);
+                reservation = reserved.map_or(reservation, |scale| corrected(reservation, scale));
+                limit = member.limit.map_or(limit, |scale| corrected(limit, scale));
+                share = corrected(share, member.weight);
+                if member.state == State::Inactive {
+                    reservation = reservation.max(now);
+                    limit = limit.max(earliest_limit(now_ns));
+                    share = share.max(virtual_time);
+                }
+            }
+        }
+        let other_due = self.reserved.first_other(entity).filter(|(tag, _)| *tag <= now);
+        if member.reservation.is_some() && reservation <= now {
+            return wait_for == WaitFor::All && other_due.is_some_and(|other| other < (reservation, entity));
+        }
+        if other_due.is_some() || (member.limit.is_some() && limit > now) {
+            return true;
+        }
+        let first = self.permitted.first_other(entity).filter(|other| *other < (share, entity));
+        let Some((_, first)) = first else { return false };
+        wait_for == WaitFor::All || self.members.get_mut(first).is_some_and(|member| member.had_share)
     }
 
     fn dispatched(&mut self, entity: Entity, cost: u64, phase: Phase, next: Option<Head>, now_ns: u64) {
@@ -196,6 +252,7 @@ impl Policy for Reserve {
             member.limit_tag = member.limit_tag.max(earliest_limit(now_ns)).after(cost, scale);
         }
         member.share_tag = member.share_tag.after(cost, member.weight);
+        member.had_share = false;
         self.latest = self.latest.max(member.share_tag);
         if let Some(head) = next {
             member.reservation_tag = member.reservation_tag.max(Tag::at_ns(head.arrived_ns));

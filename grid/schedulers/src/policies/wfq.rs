@@ -14,7 +14,7 @@
 
 use super::Members;
 use crate::order::Order;
-use crate::policy::{Choice, Entity, Head, Phase, Policy};
+use crate::policy::{Choice, Entity, Head, InService, Phase, Policy, WaitFor};
 use crate::tag::{Scale, Tag};
 use isola_abi::grid::Entitlement;
 
@@ -35,18 +35,23 @@ struct Member {
     /// The start tag of the next request. Of an inactive member: the finish tag of its last request.
     start: Tag,
     active: bool,
+    /// Whether it has become active since it was last served, with a start tag not after the virtual time: it has used
+    /// less than its share.
+    had_share: bool,
 }
 
 impl Policy for Wfq {
     fn set(&mut self, entity: Entity, entitlement: &Entitlement) {
         let scale = Scale::of_weight(entitlement.weight);
         let start = self.virtual_time;
-        self.members.get_or_add(entity, || Member { scale, start, active: false }).scale = scale;
+        self.members.get_or_add(entity, || Member { scale, start, active: false, had_share: false }).scale =
+            scale;
     }
 
     #[inline]
     fn activate(&mut self, entity: Entity, _head: Head, _now_ns: u64) {
         let Some(member) = self.members.get_mut(entity) else { return };
+        member.had_share = member.start <= self.virtual_time;
         member.start = member.start.max(self.virtual_time);
         member.active = true;
         self.order.insert(member.start, entity);
@@ -67,6 +72,28 @@ impl Policy for Wfq {
         self.order.first().map_or(Choice::Empty, |(_, entity)| Choice::Entity(entity, Phase::Share))
     }
 
+    fn must_wait(
+        &mut self,
+        entity: Entity,
+        service: InService,
+        _phase: Phase,
+        _head: Head,
+        wait_for: WaitFor,
+        _now_ns: u64,
+    ) -> bool {
+        let virtual_time = self.virtual_time;
+        let Some(member) = self.members.get_mut(entity) else { return false };
+        let start = match service {
+            InService::Uncharged { cost, .. } => member.start.after(cost, member.scale),
+            InService::Charged { charged, cost } => member.start.corrected(charged, cost, member.scale),
+        };
+        let own = if member.active { start } else { start.max(virtual_time) };
+        let Some(first) = self.order.first_other(entity).filter(|other| *other < (own, entity)) else {
+            return false;
+        };
+        wait_for == WaitFor::All || self.members.get_mut(first.1).is_some_and(|member| member.had_share)
+    }
+
     #[inline]
     fn dispatched(&mut self, entity: Entity, cost: u64, _phase: Phase, next: Option<Head>, _now_ns: u64) {
         let Some(member) = self.members.get_mut(entity) else { return };
@@ -75,6 +102,7 @@ impl Policy for Wfq {
         member.start = member.start.after(cost, member.scale);
         self.latest = self.latest.max(member.start);
         member.active = next.is_some();
+        member.had_share = false;
         if member.active {
             self.order.insert(member.start, entity);
         }

@@ -2,5 +2,6 @@
 
 mod arbitrary;
 mod bounds;
+mod must_wait;
 mod simulation;
 mod tree;

@@ -9,7 +9,7 @@ use core::time::Duration;
 use isola::alloc;
 use isola::ebbs::{CoreIndex, current_core, cycles};
 use isola::events::interrupt::allocate_interrupt;
-use isola::events::{Alarm, now, spawn, spawn_on, spawn_task, start_task, yield_now};
+use isola::events::{Alarm, must_yield, now, spawn, spawn_on, spawn_task, start_task, yield_now};
 use isola_ebbs::platform;
 
 /// The operations of a round.
@@ -22,13 +22,20 @@ const AHEAD: Duration = Duration::from_micros(50);
 
 /// Measures all kinds of events.
 pub async fn measure() {
-    let mut least = [u64::MAX; 6];
+    let mut least = [u64::MAX; 7];
     for _ in 0..ROUNDS {
-        let round =
-            [chain().await, tasks().await, started(), yields().await, interrupts().await, alarms().await];
+        let round = [
+            chain().await,
+            tasks().await,
+            started(),
+            yields().await,
+            checks().await,
+            interrupts().await,
+            alarms().await,
+        ];
         least.iter_mut().zip(round).for_each(|(least, cycles)| *least = (*least).min(cycles));
     }
-    let names = ["spawn", "task", "start-task", "yield", "interrupt", "alarm"];
+    let names = ["spawn", "task", "start-task", "yield", "yield-check", "interrupt", "alarm"];
     names.iter().zip(least).for_each(|(name, cycles)| say(name, cycles, COUNT));
     if isola::core_count() > 1 {
         let mut least = u64::MAX;
@@ -88,6 +95,21 @@ async fn yields() -> u64 {
         yield_now().await;
     }
     cycles() - start
+}
+
+/// Checks whether to yield, in events that need not.
+async fn checks() -> u64 {
+    const IN_AN_EVENT: u64 = 1_000;
+    let mut sum = 0;
+    for _ in 0..COUNT / IN_AN_EVENT {
+        yield_now().await;
+        let start = cycles();
+        for _ in 0..IN_AN_EVENT {
+            core::hint::black_box(must_yield());
+        }
+        sum += cycles() - start;
+    }
+    sum
 }
 
 /// Raises an interrupt on this core, up to its handler.

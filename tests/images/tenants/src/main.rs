@@ -14,7 +14,7 @@
 #![no_main]
 
 use isola::events::activity::charge_to;
-use isola::events::{current_activity, register_activity, spawn_task, yield_now};
+use isola::events::{current_activity, register_activity, spawn_task, yield_if_needed};
 use isola::iobuf::IoBufMut;
 use isola::net;
 use isola::prelude::*;
@@ -140,8 +140,8 @@ async fn count_primes() {
     loop {
         let job = Job::new(NUMBER);
         let mut counter = job.counter();
-        while job.step(&mut counter) {
-            yield_now().await;
+        while job.step_with(&mut counter, yield_if_needed).await {
+            yield_if_needed().await;
         }
     }
 }
@@ -154,7 +154,7 @@ async fn read_files(volume: Volume, path: String) {
     };
     loop {
         match read().await {
-            Ok(READ) => yield_now().await,
+            Ok(READ) => yield_if_needed().await,
             Ok(len) => return println!("tenants: {path} has {len} bytes only"),
             Err(error) => return println!("tenants: {path} cannot be read: {error}"),
         }

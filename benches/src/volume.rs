@@ -1,6 +1,5 @@
-//! The volume of both systems: an ext4 file system with one file, on a block device that may have a limited rate.
+//! A volume: an ext4 file system with one file, on a block device that may have a limited rate.
 
-use super::isola::DISK_SLOT;
 use crate::error::BenchError;
 use crate::program;
 use std::ffi::OsString;
@@ -8,11 +7,8 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// The name of the file.
-pub const FILE: &str = "file";
-
-/// Its length in bytes (Vortex, 4.1).
-const FILE_LEN: usize = 32 << 10;
+/// The slot of the block device on the bus.
+pub const DISK_SLOT: u8 = 16;
 
 /// The length of the volume in bytes.
 const VOLUME_LEN: u64 = 64 << 20;
@@ -25,16 +21,16 @@ pub struct HostVolume {
 }
 
 impl HostVolume {
-    /// Makes the volume.
+    /// Makes a volume with a file of that name.
     ///
     /// # Errors
     /// [`BenchError::ProgramMissing`], [`BenchError::Program`], [`BenchError::File`].
-    pub fn make() -> Result<Self, BenchError> {
+    pub fn make(name: &str, content: &[u8]) -> Result<Self, BenchError> {
         program::need(&[("mke2fs", "e2fsprogs")])?;
         let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
         let (root, path) = (folder.path().join("root"), folder.path().join("volume"));
         fs::create_dir(&root).map_err(BenchError::file(&root))?;
-        fs::write(root.join(FILE), vec![b'f'; FILE_LEN]).map_err(BenchError::file(&root))?;
+        fs::write(root.join(name), content).map_err(BenchError::file(&root))?;
         let made = File::create(&path).and_then(|file| file.set_len(VOLUME_LEN));
         made.map_err(BenchError::file(&path))?;
         let (root, volume) = (root.to_string_lossy().into_owned(), path.to_string_lossy().into_owned());
