@@ -1,8 +1,8 @@
 //! The cell, as the personality sees it.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
-use isola::events::{self, spawn_task, spawn_task_on};
 use isola::ebbs::{CoreIndex, current_core, cycles};
+use isola::events::{self, spawn_task, spawn_task_on};
 use isola::prelude::*;
 use isola_ebbs::platform;
 use isola_linux_files::ConsoleOutput;

@@ -37,7 +37,9 @@ async fn main(arguments: Arguments) -> ExitCode {
         }
     };
     let Some(user_mode) = isola::user_mode() else {
-        println!("linux: the processor cannot run programs in user mode: docs/isolation.md says what it needs");
+        println!(
+            "linux: the processor cannot run programs in user mode: docs/isolation.md says what it needs"
+        );
         return ExitCode::FAILURE;
     };
     let console = Console::new(Arc::new(CellOutput));
@@ -57,7 +59,10 @@ async fn main(arguments: Arguments) -> ExitCode {
         root.namespace.clone(),
         options.traces,
     );
-    root.mount_generated(&system);
+    if let Err(error) = root.mount_generated(&system).await {
+        println!("linux: {error}");
+        return ExitCode::FAILURE;
+    }
     let stop = isola::events::spawn_task({
         let system = system.clone();
         async move {
@@ -67,6 +72,9 @@ async fn main(arguments: Arguments) -> ExitCode {
     });
     let code = run(&system, &console, &options).await;
     drop(stop);
+    if let Err(error) = root.unmount().await {
+        println!("linux: {error}");
+    }
     if options.shows_missing {
         for (name, count) in system.missing.entries() {
             println!("linux: missing: {name} ({count} times)");

@@ -110,7 +110,8 @@ mod tests {
 
     #[test]
     fn options_end_at_the_program() {
-        let options = Options::parse(["-e", "A=b=c", "--trace", "-w", "/tmp", "-u", "5:6", "sh", "-c", "x"]).unwrap();
+        let options =
+            Options::parse(["-e", "A=b=c", "--trace", "-w", "/tmp", "-u", "5:6", "sh", "-c", "x"]).unwrap();
         assert!(options.traces && !options.shows_missing);
         assert_eq!((options.user, options.group, options.directory.as_str()), (5, 6, "/tmp"));
         assert_eq!(options.command, ["sh", "-c", "x"]);

@@ -124,6 +124,9 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         exit_code: None,
         memory,
     };
+    if !is_thread {
+        process.show(&child.files, &child.view);
+    }
     // As in Linux, the child exists although a word cannot be written.
     if has(CLONE_PARENT_SETTID) {
         let _ = thread.memory.write_bytes(request.parent_tid, &tid.to_le_bytes()).await;
@@ -158,12 +161,13 @@ fn new_process(
     }
     let limits = thread.process.limits.lock().clone();
     let program = thread.process.program.lock().clone();
+    let now = thread.system.environment.monotonic_ns();
     let mut family = thread.system.family.lock();
     let mut first = None;
     let process = family.add_process(Some(thread.process.pid), exit_signal, |pid| {
         let state = new_state(thread, pid);
         first = Some(state.clone());
-        Ok(Process::new(pid, state, actions, limits))
+        Ok(Process::new(pid, state, actions, limits, now))
     })?;
     *process.program.lock() = program;
     *process.user.lock() = thread.credentials.user;

@@ -32,6 +32,7 @@ pub mod futex;
 pub mod limits;
 pub mod loader;
 pub mod missing;
+pub mod proc;
 pub mod process;
 pub mod signals;
 mod start;

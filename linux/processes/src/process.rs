@@ -7,9 +7,10 @@ use crate::limits::Limits;
 use crate::signals::SignalActions;
 use crate::thread_state::{ProcessSignals, ThreadState};
 use crate::wait_queue::WaitQueue;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
+use isola_linux_files::{DescriptorTable, View};
 use isola_linux_memory::ProcessMemory;
 use spin::Mutex;
 
@@ -25,6 +26,12 @@ pub struct Process {
     pub program: Mutex<ProgramFacts>,
     /// The user ids of the thread that changed them last, for checks of signals.
     pub user: Mutex<Ids>,
+    /// The open files of its first thread, for `/proc`.
+    pub files: Mutex<Option<Weak<DescriptorTable>>>,
+    /// The root and working directory of its first thread, for `/proc`.
+    pub view: Mutex<Option<Weak<View>>>,
+    /// When it was created, in nanoseconds of the monotonic clock.
+    pub start_ns: u64,
     /// Tasks that wait for a change of a child, of the process's own state, or of its threads.
     pub changes: WaitQueue,
     state: Mutex<State>,
@@ -71,7 +78,13 @@ pub enum Demand {
 
 impl Process {
     /// Creates a process with its first thread.
-    pub fn new(pid: u32, first: Arc<ThreadState>, actions: SignalActions, limits: Limits) -> Arc<Self> {
+    pub fn new(
+        pid: u32,
+        first: Arc<ThreadState>,
+        actions: SignalActions,
+        limits: Limits,
+        start_ns: u64,
+    ) -> Arc<Self> {
         let state = State { threads: alloc::vec![first], ..State::default() };
         Arc::new(Self {
             pid,
@@ -79,9 +92,18 @@ impl Process {
             limits: Mutex::new(limits),
             program: Mutex::default(),
             user: Mutex::default(),
+            files: Mutex::default(),
+            view: Mutex::default(),
+            start_ns,
             changes: WaitQueue::default(),
             state: Mutex::new(state),
         })
+    }
+
+    /// Records the open files and directories of its first thread.
+    pub fn show(&self, files: &Arc<DescriptorTable>, view: &Arc<View>) {
+        *self.files.lock() = Some(Arc::downgrade(files));
+        *self.view.lock() = Some(Arc::downgrade(view));
     }
 
     /// Returns its threads that have not ended, in the order of their creation.
@@ -230,7 +252,7 @@ mod tests {
 
     fn process() -> (Arc<Process>, Arc<ThreadState>) {
         let first = thread(5);
-        (Process::new(5, first.clone(), SignalActions::default(), Limits::default()), first)
+        (Process::new(5, first.clone(), SignalActions::default(), Limits::default(), 0), first)
     }
 
     #[test]

@@ -42,7 +42,13 @@ pub async fn start(system: &Arc<System>, program: FirstProgram) -> Result<ExitSt
     let memory = new_memory(system, memory_limits)?;
     let state = Arc::new(ThreadState::new(INIT, SignalSet::EMPTY, Vec::new()));
     let process = system.family.lock().add_process(None, None, |pid| {
-        Ok(Process::new(pid, state.clone(), SignalActions::default(), limits))
+        Ok(Process::new(
+            pid,
+            state.clone(),
+            SignalActions::default(),
+            limits,
+            system.environment.monotonic_ns(),
+        ))
     })?;
     let descriptors = DescriptorTable::new();
     for file in program.standard_files {
@@ -67,6 +73,7 @@ pub async fn start(system: &Arc<System>, program: FirstProgram) -> Result<ExitSt
         fault: Default::default(),
         exit_code: None,
     };
+    process.show(&thread.files, &thread.view);
     thread.set_credentials(program.credentials);
     thread.caller().change_directory(&program.directory).await?;
     let path = program.input.path.clone();

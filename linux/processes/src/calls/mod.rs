@@ -15,6 +15,9 @@ mod signals;
 mod time;
 mod words;
 
+pub use information::{RELEASE, VERSION};
+pub use time::process_time;
+
 use crate::Errno;
 use crate::thread::Thread;
 use alloc::format;

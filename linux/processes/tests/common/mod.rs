@@ -3,10 +3,10 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use isola_linux_abi::numbers as linux;
+use isola_linux_files::{CallerIds, Credentials as FileCredentials, DescriptorTable, OpenFile};
 use isola_linux_files::{
     Console, ConsoleOutput, MountFlags, MountedFileSystem, Namespace, TmpFs, TmpFsOptions, View,
 };
-use isola_linux_files::{CallerIds, Credentials as FileCredentials, DescriptorTable, OpenFile};
 use isola_linux_memory::{BoxFuture, FrameBudget, UserBuffer};
 use isola_linux_processes::credentials::Credentials;
 use isola_linux_processes::loader::ProgramInput;
@@ -125,8 +125,7 @@ impl Cell {
         let mounted = MountedFileSystem::new(files);
         let namespace = Namespace::new(mounted, b"tmpfs", MountFlags::default());
         let budget = Arc::new(FrameBudget::new(10_000));
-        let system =
-            System::new(user_mode, environment.clone(), budget, namespace, false);
+        let system = System::new(user_mode, environment.clone(), budget, namespace, false);
         Self { user_mode, system, environment, console: Arc::default() }
     }
 
@@ -187,8 +186,7 @@ impl Cell {
         let result = std::rc::Rc::new(std::cell::Cell::new(None));
         let place = result.clone();
         let woken = || Arc::new(Woken(AtomicBool::new(true)));
-        let mut tasks: Vec<Task> =
-            vec![(Box::pin(async move { place.set(Some(future.await)) }), woken())];
+        let mut tasks: Vec<Task> = vec![(Box::pin(async move { place.set(Some(future.await)) }), woken())];
         for _ in 0..200_000 {
             let new = std::mem::take(&mut *self.environment.tasks.lock().unwrap());
             tasks.extend(new.into_iter().map(|make| (make() as Pin<Box<dyn Future<Output = ()>>>, woken())));
