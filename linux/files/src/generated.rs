@@ -339,7 +339,7 @@ impl FileObject for TextFile {
         self.source.write(&bytes, self.caller).map(|()| bytes.len()).into()
     }
 
-    fn len(&self) -> Option<u64> {
+    fn contents_len(&self) -> Option<u64> {
         Some(self.text.lock().len() as u64)
     }
 

@@ -45,7 +45,7 @@ pub trait FileObject: Any + Send + Sync {
     }
 
     /// Returns the length, for seeks relative to the end; `None` if the object has none.
-    fn len(&self) -> Option<u64> {
+    fn contents_len(&self) -> Option<u64> {
         None
     }
 

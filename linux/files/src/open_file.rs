@@ -357,7 +357,7 @@ impl OpenFile {
             linux::SEEK_CUR => position.get().offset,
             linux::SEEK_END if self.kind() == InodeKind::Directory => return Err(Errno::EINVAL),
             linux::SEEK_END => match &self.body {
-                Body::Object(object) => object.len().unwrap_or(0),
+                Body::Object(object) => object.contents_len().unwrap_or(0),
                 _ => self.metadata().len,
             },
             linux::SEEK_DATA | linux::SEEK_HOLE => {

@@ -189,7 +189,7 @@ impl VolumeInode {
         while done < len {
             let offset = first * PAGE + done as u64;
             let (chain, _) = file.read_chain(offset, len - done).await.map_err(errno)?;
-            if chain.len() == 0 {
+            if chain.is_empty() {
                 break;
             }
             for part in chain.parts() {

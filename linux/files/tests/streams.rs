@@ -161,11 +161,14 @@ fn an_event_counter_counts_and_a_semaphore_takes_one() {
     assert_eq!(full.ready(), Events::IN);
 }
 
+/// A deadline, and the call when it is reached.
+type TestAlarm = (u64, Box<dyn FnOnce() + Send>);
+
 /// A clock that a test sets, with its alarms.
 #[derive(Default)]
 struct TestClock {
     now: AtomicU64,
-    alarms: Mutex<Vec<(u64, Box<dyn FnOnce() + Send>)>>,
+    alarms: Mutex<Vec<TestAlarm>>,
 }
 
 impl AlarmService for TestClock {

@@ -170,7 +170,7 @@ impl Caller<'_> {
         let may_group = to
             .group
             .is_none_or(|group| is_owner && (group == owner.group || self.credentials.is_member(group)));
-        if !is_privileged && !(may_give && may_group) {
+        if !(is_privileged || may_give && may_group) {
             return Err(Errno::EPERM);
         }
         let mut change = AttributeChange { user: to.user, group: to.group, ..Default::default() };

@@ -30,12 +30,12 @@ impl Directory {
     }
 
     pub fn list(&self) -> Vec<DirectoryEntry> {
-        let entry = |(name, inode): (&Box<[u8]>, &Arc<TmpInode>)| DirectoryEntry {
+        let entry = |name: &[u8], inode: &TmpInode| DirectoryEntry {
             name: name.to_vec(),
             inode: inode.number,
             kind: inode.kind(),
         };
-        self.names.iter().map(entry).collect()
+        self.names.iter().map(|(name, inode)| entry(name, inode)).collect()
     }
 }
 
