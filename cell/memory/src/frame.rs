@@ -21,6 +21,8 @@ struct OwnedPage {
     bytes: Box<FrameBytes>,
     /// See [`Frame::owners`].
     owners: AtomicU32,
+    /// See [`Frame::pin`].
+    pins: AtomicU32,
 }
 
 #[repr(C, align(4096))]
@@ -34,7 +36,7 @@ impl Frame {
     pub fn zeroed() -> Self {
         // SAFETY: zero bytes are a value of the type.
         let bytes = unsafe { Box::<FrameBytes>::new_zeroed().assume_init() };
-        Self(Arc::new(OwnedPage { bytes, owners: AtomicU32::new(0) }))
+        Self(Arc::new(OwnedPage { bytes, owners: AtomicU32::new(0), pins: AtomicU32::new(0) }))
     }
 
     /// Allocates a copy of the frame.
@@ -92,6 +94,26 @@ impl Frame {
         let before = self.0.owners.fetch_sub(1, Ordering::SeqCst);
         assert!(before > 0, "a frame without owners loses one");
         before == 1
+    }
+
+    /// Counts a call more that will write to the frame, or read from it. A `fork` meanwhile leaves a pinned frame to the
+    /// process of the call, and gives a copy to the child.
+    pub fn pin(&self) {
+        self.0.pins.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Counts such a call less.
+    ///
+    /// # Panics
+    /// If the frame is not pinned.
+    pub fn unpin(&self) {
+        let before = self.0.pins.fetch_sub(1, Ordering::SeqCst);
+        assert!(before > 0, "a frame without pins loses one");
+    }
+
+    /// Returns whether a call will write to the frame, or read from it.
+    pub fn is_pinned(&self) -> bool {
+        self.0.pins.load(Ordering::SeqCst) > 0
     }
 
     /// Returns the address by which the platform maps the frame.
@@ -215,6 +237,10 @@ mod tests {
         clone.add_owner();
         assert_eq!((clone.owners(), clone.duplicate().owners()), (2, 0));
         assert!(!clone.remove_owner() && frame.remove_owner());
+        frame.pin();
+        assert!(clone.is_pinned() && !clone.duplicate().is_pinned());
+        clone.unpin();
+        assert!(!frame.is_pinned());
     }
 
     #[test]

@@ -62,17 +62,16 @@ impl ProcessMemory {
     /// writes. The buffer ends before the first page that cannot be accessed, so that a call is partial as in Linux, and
     /// after [`MAX_TRANSFER`] bytes.
     ///
-    /// All pages are in memory then. A call that may transfer less than asked limits `len`; a call that waits for data
-    /// resolves its buffer after the wait, so that a `fork` meanwhile does not leave it with frames of the child.
+    /// All pages are in memory then: a call that may transfer less than asked limits `len`.
     ///
     /// # Errors
     /// [`Errno::EFAULT`] if the first byte cannot be accessed, or the range is not within a program's addresses;
     /// [`Errno::ENOMEM`].
     pub async fn buffer(&self, address: u64, len: u64, access: Access) -> Result<UserBuffer, Errno> {
-        let mut parts = Vec::new();
+        let mut buffer = UserBuffer::default();
         check_range(address, len)?;
-        self.resolve(address, len.min(MAX_TRANSFER), access, &mut parts).await?;
-        Ok(UserBuffer::new(parts))
+        self.resolve(address, len.min(MAX_TRANSFER), access, &mut buffer).await?;
+        Ok(buffer)
     }
 
     /// Resolves an array of `count` buffers (`struct iovec`) at `array`, as [`Self::buffer`].
@@ -97,13 +96,13 @@ impl ProcessMemory {
             ranges.push((address, len.min(left)));
             left -= len.min(left);
         }
-        let mut parts = Vec::new();
+        let mut buffer = UserBuffer::default();
         for (address, len) in ranges {
-            if !self.resolve(address, len, access, &mut parts).await? {
+            if !self.resolve(address, len, access, &mut buffer).await? {
                 break;
             }
         }
-        Ok(UserBuffer::new(parts))
+        Ok(buffer)
     }
 
     /// Adds the parts of a buffer. Returns whether all of it can be accessed.
@@ -112,20 +111,29 @@ impl ProcessMemory {
         start: u64,
         len: u64,
         access: Access,
-        parts: &mut Vec<FramePart>,
+        buffer: &mut UserBuffer,
     ) -> Result<bool, Errno> {
         let end = start + len;
-        parts.reserve((len / PAGE_SIZE + 1).min(MAX_RESERVED_PARTS) as usize);
+        buffer.reserve((len / PAGE_SIZE + 1).min(MAX_RESERVED_PARTS) as usize);
         let mut address = start;
         while address < end {
             let now = (page_of(address) + PAGE_SIZE).min(end) - address;
             match self.part(address, now as usize, access).await {
-                Ok(part) => parts.push(part),
-                Err(error) if parts.is_empty() => return Err(error.errno()),
+                Ok(part) => {
+                    let frame = part.frame.clone();
+                    buffer.push(part);
+                    // A `fork` before the pin may have shared the frame; one after it does not.
+                    if access == Access::Write && frame.owners() > 1 {
+                        buffer.pop();
+                        yield_now().await;
+                        continue;
+                    }
+                }
+                Err(error) if buffer.parts() == 0 => return Err(error.errno()),
                 Err(_) => return Ok(false),
             }
             address += now;
-            if (parts.len() as u64).is_multiple_of(PAGES_AT_ONCE) {
+            if (buffer.parts() as u64).is_multiple_of(PAGES_AT_ONCE) {
                 yield_now().await;
             }
         }

@@ -9,7 +9,7 @@ use isola_user_mode::{AddressSpace, PageRights};
 
 impl ProcessMemory {
     /// Creates a copy of the memory in an address space without pages (`fork`). Both share the private pages until one of
-    /// them writes. The child does not have pages that a page fault brings again: those of objects, and zeros.
+    /// them writes; pages that a call of the parent writes to meanwhile are copied at once. The child does not have pages that a page fault brings again: those of objects, and zeros.
     ///
     /// # Errors
     /// [`Errno::ENOMEM`] if no memory is left for the child's page tables.
@@ -80,6 +80,14 @@ fn share_pages(parent: &mut Pages, child: &mut Pages, mapping: &Mapping) -> Resu
             return mapped.rights;
         }
         mapped.frame.add_owner();
+        if mapped.frame.is_pinned() {
+            // A call of the parent will write to the frame, or has begun to.
+            mapped.frame.remove_owner();
+            let copy = child.copy(&mapped.frame);
+            let copied = copy.and_then(|copy| child.map_own(page, &copy, mapping.protection.rights(true)));
+            result = copied.map_err(|_| Errno::ENOMEM);
+            return mapped.rights;
+        }
         result = child.map_own(page, &mapped.frame, rights).map_err(|_| Errno::ENOMEM);
         PageRights { writable: false, ..mapped.rights }
     });

@@ -17,8 +17,9 @@ pub struct FramePart {
 /// Bytes of a program: the buffers of a call, resolved to frames, in the call's order, with a position. The frames of a
 /// buffer to write to are the program's own: writable, and no copies on write.
 ///
-/// Another thread of the program can change the bytes at any time.
-#[derive(Clone, Debug, Default)]
+/// Another thread of the program can change the bytes at any time. The frames are pinned: after a `fork`, they are still
+/// those of the process.
+#[derive(Debug, Default)]
 pub struct UserBuffer {
     parts: Vec<FramePart>,
     /// The part with the position, and the position's offset in it.
@@ -37,7 +38,33 @@ impl UserBuffer {
             |part: &FramePart| part.offset.checked_add(part.len).is_some_and(|end| end <= FRAME_SIZE);
         assert!(parts.iter().all(within), "a part is not within its frame");
         let left = parts.iter().map(|part| part.len).sum();
+        parts.iter().for_each(|part| part.frame.pin());
         Self { parts, part: 0, offset: 0, left }
+    }
+
+    /// Reserves memory for so many parts more.
+    pub(crate) fn reserve(&mut self, parts: usize) {
+        self.parts.reserve(parts);
+    }
+
+    /// Returns the number of parts.
+    pub(crate) fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Adds a part of a frame at the end.
+    pub(crate) fn push(&mut self, part: FramePart) {
+        part.frame.pin();
+        self.left += part.len;
+        self.parts.push(part);
+    }
+
+    /// Removes the last part, which must not have been read or written.
+    pub(crate) fn pop(&mut self) {
+        if let Some(part) = self.parts.pop() {
+            self.left -= part.len;
+            part.frame.unpin();
+        }
     }
 
     /// Creates a buffer of frames of its own with these bytes: for calls of the kernel itself, and for tests.
@@ -114,6 +141,19 @@ impl UserBuffer {
                 self.offset = 0;
             }
         }
+    }
+}
+
+impl Clone for UserBuffer {
+    fn clone(&self) -> Self {
+        self.parts.iter().for_each(|part| part.frame.pin());
+        Self { parts: self.parts.clone(), part: self.part, offset: self.offset, left: self.left }
+    }
+}
+
+impl Drop for UserBuffer {
+    fn drop(&mut self) {
+        self.parts.iter().for_each(|part| part.frame.unpin());
     }
 }
 

@@ -307,3 +307,22 @@ fn clear_removes_all_and_waits_for_the_flush() {
     assert!(process.maps().is_empty() && process.platform.flushes() > flushes);
     assert_eq!(process.budget.left(), 1000);
 }
+
+#[test]
+fn the_buffer_of_a_waiting_call_stays_that_of_the_parent() {
+    let mut parent = Process::new();
+    let address = parent.map_anonymous(1);
+    parent.store(address, b"before").expect("it is writable");
+    let mut buffer = parent.run(parent.memory.buffer(address, 3, Access::Write)).expect("it is mapped");
+    let mut child = parent.fork();
+    assert_eq!(parent.budget.left(), 998, "the page was copied");
+    parent.store(address + 3, b"ORE").expect("it is writable");
+    assert_eq!(buffer.write(b"BEF"), 3);
+    drop(buffer);
+    assert_eq!(parent.memory.try_read_bytes(address), Some(*b"BEFORE"));
+    assert_eq!((child.load(address), child.load(address + 3)), (Ok(b'b'), Ok(b'o')));
+    let second = parent.fork();
+    assert_eq!(parent.budget.left(), 998, "no page is pinned");
+    drop((child, second));
+    parent.store(address, b"x").expect("it is writable");
+}
