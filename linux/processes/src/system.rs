@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
-use isola_linux_files::Namespace;
+use isola_linux_files::{MemoryFiles, Namespace, TmpFsOptions};
 use isola_linux_memory::MemoryCharge;
 use isola_user_mode::UserMode;
 use spin::Mutex;
@@ -30,6 +30,8 @@ pub struct System {
     pub memory_charge: Arc<dyn MemoryCharge>,
     /// The mounts.
     pub namespace: Arc<Namespace>,
+    /// The files of `memfd_create`.
+    pub memory_files: MemoryFiles,
     /// The relations of processes.
     pub family: Mutex<Family<Arc<Process>>>,
     /// The threads that wait for words of memory.
@@ -53,12 +55,14 @@ impl System {
         namespace: Arc<Namespace>,
         traces: bool,
     ) -> Arc<Self> {
+        let memory_files = MemoryFiles::new(TmpFsOptions::of_len(environment.memory().0 / 2));
         let host_name = Mutex::new(environment.host_name());
         Arc::new(Self {
             user_mode,
             environment,
             memory_charge,
             namespace,
+            memory_files,
             family: Mutex::default(),
             futexes: Futexes::default(),
             missing: MissingCalls::default(),

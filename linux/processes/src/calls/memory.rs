@@ -3,8 +3,8 @@
 use super::CallResult;
 use crate::Errno;
 use crate::thread::Thread;
-use isola_linux_abi::numbers::{MAP_ANONYMOUS, PROT_EXEC, PROT_READ, PROT_WRITE};
-use isola_linux_memory::{MapObject, MapRequest, Protection};
+use isola_linux_abi::numbers::{MAP_ANONYMOUS, MFD_CLOEXEC, O_CLOEXEC, PROT_EXEC, PROT_READ, PROT_WRITE};
+use isola_linux_memory::{MapObject, MapRequest, Protection, RemapRequest};
 
 pub async fn brk(thread: &mut Thread, address: u64) -> CallResult {
     Ok(thread.memory.set_break(address).await)
@@ -48,4 +48,65 @@ pub async fn munmap(thread: &mut Thread, address: u64, len: u64) -> CallResult {
 pub async fn mprotect(thread: &mut Thread, address: u64, len: u64, protection: u32) -> CallResult {
     thread.memory.protect(address, len, protection).await?;
     Ok(0)
+}
+
+pub async fn mremap(
+    thread: &mut Thread,
+    address: u64,
+    len: u64,
+    new_len: u64,
+    flags: u32,
+    new_address: u64,
+) -> CallResult {
+    thread.memory.remap(RemapRequest { address, len, new_len, flags, new_address }).await
+}
+
+pub async fn madvise(thread: &mut Thread, address: u64, len: u64, advice: u32) -> CallResult {
+    thread.memory.advise(address, len, advice).await?;
+    Ok(0)
+}
+
+pub async fn msync(thread: &mut Thread, address: u64, len: u64, flags: u32) -> CallResult {
+    thread.memory.sync(address, len, flags).await?;
+    Ok(0)
+}
+
+pub async fn mincore(thread: &mut Thread, address: u64, len: u64, states: u64) -> CallResult {
+    thread.memory.residency(address, len, states).await?;
+    Ok(0)
+}
+
+pub async fn mlock(thread: &mut Thread, address: u64, len: u64) -> CallResult {
+    mlock2(thread, address, len, 0).await
+}
+
+pub async fn mlock2(thread: &mut Thread, address: u64, len: u64, flags: u32) -> CallResult {
+    thread.memory.lock(address, len, flags).await?;
+    Ok(0)
+}
+
+pub fn munlock(thread: &mut Thread, address: u64, len: u64) -> CallResult {
+    thread.memory.unlock(address, len)?;
+    Ok(0)
+}
+
+pub async fn mlockall(thread: &mut Thread, flags: u32) -> CallResult {
+    thread.memory.lock_all(flags).await?;
+    Ok(0)
+}
+
+pub fn munlockall(thread: &mut Thread) -> CallResult {
+    thread.memory.unlock_all();
+    Ok(0)
+}
+
+pub async fn memfd_create(thread: &mut Thread, name: u64, flags: u32) -> CallResult {
+    /// The most bytes of a name, with its NUL.
+    const LEN: usize = 250;
+    let long = |error| if error == Errno::ENAMETOOLONG { Errno::EINVAL } else { error };
+    let name = thread.memory.string(name, LEN).await.map_err(long)?;
+    let (user, group) = (thread.file_credentials.user, thread.file_credentials.group);
+    let file = thread.system.memory_files.create(&name, flags, user, group)?;
+    let open_flags = if flags & MFD_CLOEXEC != 0 { O_CLOEXEC } else { 0 };
+    super::files::install(thread, file, open_flags)
 }

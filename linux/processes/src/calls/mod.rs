@@ -105,6 +105,11 @@ calls! {
     __NR_pipe(descriptors) => files::pipe [wait];
     __NR_select(count, readable, writable, exceptional, timeout) => files::select [wait];
     __NR_sched_yield() => scheduling::sched_yield [wait];
+    __NR_mremap(address, len, new_len, flags, new_address) => memory::mremap [wait];
+    __NR_msync(address, len, flags) => memory::msync [wait];
+    __NR_mincore(address, len, states) => memory::mincore [wait];
+    #[doc = "MADV_FREE drops pages at once; huge-page and dump advice is recorded only."]
+    __NR_madvise(address, len, advice) => memory::madvise [wait];
     __NR_dup(descriptor) => files::dup;
     __NR_dup2(from, to) => files::dup2;
     __NR_pause() => signals::pause [wait];
@@ -194,6 +199,10 @@ calls! {
     __NR_sched_getscheduler(tid) => scheduling::sched_getscheduler;
     __NR_sched_get_priority_max(policy) => scheduling::sched_get_priority_max;
     __NR_sched_get_priority_min(policy) => scheduling::sched_get_priority_min;
+    __NR_mlock(address, len) => memory::mlock [wait];
+    __NR_munlock(address, len) => memory::munlock;
+    __NR_mlockall(flags) => memory::mlockall [wait];
+    __NR_munlockall() => memory::munlockall;
     #[doc = "Names, capabilities, no-new-privileges and keep-capabilities."]
     __NR_prctl(option, argument, third, fourth) => identity::prctl [wait];
     __NR_arch_prctl(code, address) => identity::arch_prctl [wait];
@@ -255,7 +264,9 @@ calls! {
     __NR_get_robust_list(pid, head, len) => identity::get_robust_list [wait];
     __NR_utimensat(directory, path, times, flags) => files::utimensat [wait];
     __NR_epoll_pwait(epoll, events, most, timeout_ms, mask) => files::epoll_pwait [wait];
+    __NR_eventfd(count) => files::eventfd;
     __NR_fallocate(descriptor, mode, offset, len) => files::fallocate [wait];
+    __NR_eventfd2(count, flags) => files::eventfd2;
     __NR_epoll_create1(flags) => files::epoll_create1;
     __NR_dup3(from, to, flags) => files::dup3;
     __NR_pipe2(descriptors, flags) => files::pipe2 [wait];
@@ -266,7 +277,10 @@ calls! {
     __NR_getcpu(core, node) => scheduling::getcpu [wait];
     __NR_renameat2(directory, path, new_directory, new_path, flags) => files::renameat2 [wait];
     __NR_getrandom(buffer, len, flags) => information::getrandom [wait];
+    #[doc = "No seals, no huge pages."]
+    __NR_memfd_create(name, flags) => memory::memfd_create [wait];
     __NR_execveat(directory, path, arguments, environment, flags) => processes::execveat [wait];
+    __NR_mlock2(address, len, flags) => memory::mlock2 [wait];
     #[doc = "The bytes are copied."]
     __NR_copy_file_range(from, from_offset, to, to_offset, len, flags) => files::copy_file_range [wait];
     __NR_preadv2(descriptor, vector, count, offset, high, flags) => files::preadv2 [wait];

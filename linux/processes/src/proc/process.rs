@@ -250,7 +250,7 @@ fn status(system: &System, process: &Process) -> String {
     let cores = system.environment.core_count();
     let mask = if cores >= 64 { u64::MAX } else { (1 << cores) - 1 };
     format!(
-        "Name:\t{}\nState:\t{letter} ({word})\nTgid:\t{2}\nPid:\t{2}\nPPid:\t{3}\nTracerPid:\t0\nUid:\t{4}\t{5}\t{6}\t{7}\n\
+        "Name:\t{}\nState:\t{letter} ({1})\nTgid:\t{2}\nPid:\t{2}\nPPid:\t{3}\nTracerPid:\t0\nUid:\t{4}\t{5}\t{6}\t{7}\n\
          Gid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t\n{memory}Threads:\t{8}\nSigQ:\t0/4096\nShdPnd:\t{pending:016x}\n\
          SigBlk:\t{blocked:016x}\nNoNewPrivs:\t0\nSeccomp:\t0\nCpus_allowed:\t{mask:x}\nCpus_allowed_list:\t0-{9}\n",
         name(process),

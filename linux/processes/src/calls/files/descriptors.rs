@@ -13,7 +13,7 @@ use isola_linux_abi::requests::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX};
 use isola_linux_files::locks::{
     FileLock, LockFamily, LockKind, LockOwner, LockRegion, conflicting, lock, try_lock, unlock,
 };
-use isola_linux_files::{ControlArgument, OnExec, OpenFile, PipeEnd, control_argument, pipe as new_pipe};
+use isola_linux_files::{ControlArgument, EventCounter, OnExec, OpenFile, PipeEnd, control_argument, pipe as new_pipe};
 use isola_linux_memory::UserBuffer;
 use isola_user_mode::Access;
 
@@ -260,4 +260,13 @@ pub async fn ioctl(thread: &mut Thread, descriptor: i32, request: u32, argument:
         thread.system.missing.count(&alloc::format!("ioctl {request:#x}"));
     }
     result
+}
+
+pub fn eventfd2(thread: &mut Thread, count: u32, flags: u32) -> CallResult {
+    let file = EventCounter::open(count, flags)?;
+    install(thread, file, flags)
+}
+
+pub fn eventfd(thread: &mut Thread, count: u32) -> CallResult {
+    eventfd2(thread, count, 0)
 }
