@@ -98,8 +98,8 @@ pub fn validate(volumes: &[VolumeMount]) -> Result<(), VolumeError> {
 /// Returns whether a volume can be mounted at `path`.
 pub fn is_mount_path(path: &str) -> bool {
     let Some(relative) = path.strip_prefix('/') else { return false };
-    path.len() <= MAX_VOLUME_PATH_LEN
-        && relative.split('/').all(|part| !matches!(part, "" | "." | "..") && !part.contains('\0'))
+    let is_name = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+    path.len() <= MAX_VOLUME_PATH_LEN && (relative.is_empty() || relative.split('/').all(is_name))
 }
 
 #[cfg(test)]
@@ -114,11 +114,11 @@ mod tests {
 
     #[test]
     fn only_absolute_paths_without_special_components_can_be_mounted() {
-        for good in ["/data", "/var/www", "/a.b/..c"] {
+        for good in ["/", "/data", "/var/www", "/a.b/..c"] {
             assert!(is_mount_path(good), "{good}");
         }
         let long = alloc::format!("/{}", "x".repeat(MAX_VOLUME_PATH_LEN));
-        for bad in ["", "/", "data", "/data/", "//data", "/a/../b", "/a/./b", "/..", "/a\0b", &long] {
+        for bad in ["", "data", "/data/", "//data", "/a/../b", "/a/./b", "/..", "/a\0b", &long] {
             assert!(!is_mount_path(bad), "{bad}");
         }
     }

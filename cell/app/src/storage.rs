@@ -179,7 +179,8 @@ impl Volumes {
     /// Returns the volume that contains an absolute path, and the rest of the path in that volume.
     pub fn find<'a>(&self, path: &'a str) -> Option<(&Volume, &'a str)> {
         let within = |mounted: &MountedVolume| {
-            let rest = path.strip_prefix(mounted.path.as_str())?;
+            // The root contains every path, and its own ends with the slash that begins the rest.
+            let rest = path.strip_prefix(mounted.path.trim_end_matches('/'))?;
             (rest.is_empty() || rest.starts_with('/')).then_some(rest)
         };
         let all = self.mounted.iter().filter_map(|mounted| Some((mounted, within(mounted)?)));

@@ -48,7 +48,7 @@ pub enum VolumeSpecError {
     )]
     Form(String),
     /// The path cannot be mounted.
-    #[error("a volume cannot be mounted at {0:?}: write an absolute path without `.` and `..`, and not `/`")]
+    #[error("a volume cannot be mounted at {0:?}: write an absolute path without `.` and `..`")]
     Path(String),
     /// The name is not one.
     #[error(transparent)]

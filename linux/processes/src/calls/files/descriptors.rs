@@ -13,7 +13,9 @@ use isola_linux_abi::requests::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX};
 use isola_linux_files::locks::{
     FileLock, LockFamily, LockKind, LockOwner, LockRegion, conflicting, lock, try_lock, unlock,
 };
-use isola_linux_files::{ControlArgument, EventCounter, OnExec, OpenFile, PipeEnd, control_argument, pipe as new_pipe};
+use isola_linux_files::{
+    ControlArgument, EventCounter, OnExec, OpenFile, PipeEnd, control_argument, pipe as new_pipe,
+};
 use isola_linux_memory::UserBuffer;
 use isola_user_mode::Access;
 
