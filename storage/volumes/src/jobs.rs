@@ -95,6 +95,19 @@ fn for_activity<T>(activity: ActivityId, call: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Completes in a later event, behind those that wait now.
+async fn yield_fiber() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if core::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 impl<M: 'static> Default for Jobs<M> {
     fn default() -> Self {
         let state = State {
@@ -205,12 +218,11 @@ impl<M> State<M> {
         if self.requests.has_policy() { self.requests.len_for(activity) + admitted } else { admitted }
     }
 
-    /// Reports the cost of the operation that the fiber has executed.
-    fn end_operation(&mut self) {
-        self.is_busy = false;
-        if let Some((ticket, begun)) = self.running.take() {
-            self.requests.complete(ticket, now().as_ns().saturating_sub(begun.as_ns()));
-        }
+    /// Reports the cost of the operation that the fiber has executed. Returns whether a policy had chosen it.
+    fn complete(&mut self) -> bool {
+        let Some((ticket, begun)) = self.running.take() else { return false };
+        self.requests.complete(ticket, now().as_ns().saturating_sub(begun.as_ns()));
+        true
     }
 }
 
@@ -315,7 +327,12 @@ impl<M: 'static> Jobs<M> {
     /// Ends the operation that was returned before. Returns the next one with its activity, or `None` after
     /// [`Self::close`].
     pub async fn next(&self) -> Option<(ActivityId, Work<M>)> {
-        self.0.borrow_mut().end_operation();
+        let was_chosen = self.0.borrow_mut().complete();
+        if was_chosen {
+            // Its caller may have another operation, which has to be among those of which the policy chooses the next.
+            yield_fiber().await;
+        }
+        self.0.borrow_mut().is_busy = false;
         poll_fn(|context| {
             self.admit();
             let mut state = self.0.borrow_mut();

@@ -24,7 +24,8 @@ struct Calls {
     ns: RefCell<BTreeMap<char, u64>>,
 }
 
-/// A file system whose look-ups wait for the time that the name says, as for a device: `IDENTIFIER.MICROSECONDS`.
+/// A file system whose look-ups take the time that the name says: `IDENTIFIER.MICROSECONDS`. They wait, as for a device, or
+/// use the processor if the identifier begins with a capital letter.
 struct TimedFileSystem(Rc<Calls>);
 
 const ROOT: Metadata =
@@ -41,7 +42,9 @@ impl FileSystem for TimedFileSystem {
         let micros = name.rsplit('.').next().unwrap().parse().unwrap();
         let first = name.chars().next().unwrap();
         self.0.names.borrow_mut().push(name);
-        if micros > 0 {
+        if first.is_uppercase() {
+            while now() < begun + Duration::from_micros(micros) {}
+        } else if micros > 0 {
             block_on(sleep(Duration::from_micros(micros)));
         }
         *self.0.ns.borrow_mut().entry(first).or_default() += now().as_ns() - begun.as_ns();
@@ -175,6 +178,21 @@ fn activities_get_time_in_proportion_to_their_weights_at_operations_of_different
         let reported: u64 = report.iter().map(|client| client.cost).sum();
         assert_eq!(reported, total);
         assert!(report.iter().all(|client| client.resource == Resource::Files));
+    });
+}
+
+#[test]
+fn operations_that_never_wait_are_divided_too() {
+    with_volume(|volume, _| async move {
+        let activities = ["long", "short"].map(|name| register_activity(name).unwrap());
+        FILES.set_policy(Some(PolicyKind::Wfq));
+        load(&volume, activities[0], 8, "Long.2000");
+        load(&volume, activities[1], 4, "Short.100");
+        sleep(Duration::from_secs(1)).await;
+        let [long, short] = activities.map(|activity| volume.scheduled(activity).cost as f64);
+        // If the callers could not run between operations, both would have had the same number.
+        let share = short / (long + short);
+        assert!((share - 0.5).abs() < 0.03, "{share:.4} instead of 0.5");
     });
 }
 

@@ -6,9 +6,6 @@
 //!
 //! `records scan PATH` reads files of the volume: see [`scan`].
 //!
-//! `records write PATH NAME:BYTES ...` runs an activity of that name for each, which writes files of that length on the
-//! volume: [`WRITERS`] at all times.
-//!
 //! A file has [`RECORDS`] records. It is written under the name `new`, and renamed to its number when it is full; an old
 //! file is removed then. So a crash meets creations, writes, renames and removals.
 #![no_std]
@@ -38,17 +35,13 @@ const LEN: usize = 1000;
 /// The concurrent reads of an activity that shares the device, as many as of three processes in Vortex, 4.3.
 const READERS: usize = 341;
 
-/// The concurrent writes of an activity that shares the volume.
-const WRITERS: usize = 8;
-
 async fn main(arguments: Arguments) -> ExitCode {
     let words: Vec<&str> = arguments.iter().collect();
     let result = match &words[..] {
         ["share", path, loads @ ..] => share(path, loads).await,
         ["scan", path] => scan::scan(path).await,
-        ["write", path, loads @ ..] => write_for(path, loads).await,
         [path] => run(path).await,
-        _ => Err("usage: records PATH | scan PATH | share|write PATH NAME:BYTES ...".into()),
+        _ => Err("usage: records PATH | scan PATH | share PATH NAME:BYTES ...".into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -102,37 +95,6 @@ async fn share(path: &str, loads: &[&str]) -> Result<(), String> {
     println!("records: sharing");
     isola::stop_requested().await;
     Ok(())
-}
-
-/// Writes files for each activity, until the cell is stopped.
-async fn write_for(path: &str, loads: &[&str]) -> Result<(), String> {
-    let volumes = storage::mount().await.map_err(|error| error.to_string())?;
-    let (volume, _) = volumes.find(path).ok_or("no volume at the path")?;
-    for load in loads {
-        let (name, bytes) = load.split_once(':').ok_or("NAME:BYTES")?;
-        let len: usize = bytes.parse().map_err(|_| "no number of bytes")?;
-        charge_to(register_activity(name).map_err(|_| "too many activities")?);
-        for number in 0..WRITERS {
-            let (volume, name) = (volume.clone(), format!("{name}-{number}"));
-            spawn_task(async move {
-                if let Err(error) = write_again(&volume, &name, len).await {
-                    println!("records: a write failed: {error}");
-                }
-            })
-            .detach();
-        }
-    }
-    println!("records: writing");
-    isola::stop_requested().await;
-    Ok(())
-}
-
-async fn write_again(volume: &Volume, name: &str, len: usize) -> Result<(), FileError> {
-    let file = volume.create(name).await?;
-    let bytes = IoBuf::from(vec![7; len]);
-    loop {
-        file.write(0, bytes.clone()).await?;
-    }
 }
 
 /// Returns the bytes of a record.
