@@ -43,6 +43,7 @@ impl Region {
         enter(&record)?;
         let region = Self { record };
         region.record.pager.prepare(&Filler::new(&region.record, None))?;
+        window().into_iter().for_each(|window| region.record.charges.settle(window));
         Ok(region)
     }
 
