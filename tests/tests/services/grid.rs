@@ -210,3 +210,68 @@ fn a_manifest_sets_up_the_grid_and_it_outlasts_the_cell() {
         assert_near(shares(&isola), WEIGHTS.map(|(_, weight)| weight));
     }
 }
+
+/// The memory of the activity `tenant` in an answer of `grid show`.
+fn memory_of_tenant(shown: &Value) -> Value {
+    let memory = shown["memory"].as_array().expect("a list of activities");
+    memory.iter().find(|usage| usage["name"] == "tenant").cloned().unwrap_or_default()
+}
+
+/// The memory of a tenant is in all views; beyond its hard budget its frames are dropped, until it may have more.
+#[test]
+fn the_memory_of_a_tenant_is_shown_and_bounded_by_its_budget() {
+    let isola = Isola::up(&[]);
+    let view = isola.json(&["run", "-d", "--name", "cache", "--memory", "128M", "-p", "11211", "kv"]);
+    let rule = ["grid", "rule", "add", "cache", "--port", "11211", "--activity", "tenant"];
+    isola.run(&rule).ok();
+    let mut connection = Connection::establish(published(&view));
+    for number in 0..80 {
+        connection.set(&format!("large-{number}"), &[7; 100_000]).unwrap();
+    }
+    let charged = |shown: &Value| memory_of_tenant(shown)["charged_bytes"].as_u64().unwrap_or(0);
+    let shown = isola.json(&["grid", "show", "cache"]);
+    assert!((6 << 20..12 << 20).contains(&charged(&shown)), "{shown:#}");
+    let set = ["grid", "set", "cache", "memory", "--activity", "tenant"];
+    let shown = isola.json(&[&set[..], &["--soft", "1M", "--hard", "64M", "--weight", "300"]].concat());
+    let tenant = memory_of_tenant(&shown);
+    assert_eq!((&tenant["soft_bytes"], &tenant["hard_bytes"]), (&(1 << 20).into(), &(64 << 20).into()));
+    assert_eq!((&tenant["weight"], &tenant["reclaimed_bytes"]), (&300.into(), &0.into()));
+    assert_eq!(
+        (&shown["entitlements"][0]["name"], &shown["entitlements"][0]["weight"]),
+        (&"tenant".into(), &300.into())
+    );
+    let text = isola.run(&["grid", "show", "cache"]).ok();
+    assert!(text.contains("weight 300, soft 1 MiB, hard 64 MiB"), "{text}");
+    let stats = isola.json(&["stats", "cache"]);
+    let node =
+        stats["activity_tree"].as_array().unwrap().iter().find(|node| node["name"] == "tenant").cloned();
+    assert_eq!(node.unwrap()["memory"]["hard_bytes"], 64 << 20, "{stats:#}");
+    let metrics = isola.run(&["metrics"]).ok();
+    let budget = format!(
+        "isola_activity_memory_hard_bytes{{cell=\"cache\",activity=\"tenant\"}} {:.1}",
+        (64 << 20) as f64
+    );
+    assert!(metrics.contains(&budget), "{metrics}");
+    let top = isola.run(&["top", "--by", "activity", "--intervals", "1"]).ok();
+    let row = top.lines().find(|line| line.contains("tenant")).unwrap_or_else(|| panic!("{top}"));
+    assert!(row.contains("1 MiB") && row.contains("64 MiB"), "{top}");
+
+    // The tenant keeps more than this: its frames are lost until it may have more.
+    isola.run(&[&set[..], &["--soft", "none", "--hard", "2M"]].concat()).ok();
+    let dropped = || {
+        let text = isola.run(&["stats", "cache"]).ok();
+        text.lines().any(|line| line.starts_with("drop_activity_memory"))
+    };
+    assert!(!dropped(), "no frame has come");
+    let writer = std::thread::spawn(move || {
+        connection.set("last", &[8; 100_000]).unwrap();
+        connection
+    });
+    wait::until_true("frames are dropped", dropped);
+    sleep(Duration::from_millis(300));
+    assert!(!writer.is_finished(), "the value has not come");
+    isola.run(&[&set[..], &["--hard", "none"]].concat()).ok();
+    let mut connection = writer.join().unwrap();
+    assert_eq!(connection.get("last").unwrap().map(|value| value.len()), Some(100_000));
+    isola.run(&["stop", "cache"]).ok();
+}
