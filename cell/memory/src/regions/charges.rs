@@ -1,11 +1,12 @@
 //! The activities to which the pages of a region are charged.
 //!
-//! A page is charged to the activity that runs when the page is filled. A region keeps the sums, so that its drop gives
-//! back what each activity was charged, whichever activity drops it. A page fault cannot allocate: the number of
-//! activities of a region is fixed, and the pages of further ones are charged to the first.
+//! Pages are charged in steps of [`STEP`], as the heap charges batches of objects: the activity whose page completes a step
+//! is charged for all of it. A page fault thus costs a comparison more, and only every eighth fault looks for the
+//! activity. The pages that a region's creation fills are charged exactly.
 //!
-//! The ledger is told in steps of [`STEP`]. A region's creation and its drop are exact, so the ledger lacks less than a
-//! step of each region and activity.
+//! A region keeps the sums, so that its drop gives back what each activity was charged, whichever activity drops it. A
+//! page fault cannot allocate: the number of activities of a region is fixed, and the steps of further ones are charged
+//! to the first.
 
 use super::address_window::AddressWindow;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 /// The most activities of a region that are charged for its pages.
 const MAX_ACCOUNTS: usize = 4;
 
-/// The bytes after which page faults tell the ledger.
+/// The bytes of pages that are charged together.
 const STEP: usize = 32 << 10;
 
 /// The account of an activity in the platform's ledger: its slot.
@@ -21,68 +22,66 @@ const STEP: usize = 32 << 10;
 pub struct Account(pub u32);
 
 /// The charges of a region.
-pub(super) struct Charges([Charge; MAX_ACCOUNTS]);
+pub(super) struct Charges {
+    /// The filled bytes that were charged.
+    charged: AtomicUsize,
+    accounts: [Charge; MAX_ACCOUNTS],
+}
 
 /// The charge of one activity.
 struct Charge {
     /// One more than the account's number; 0 while the entry is unused.
     owner: AtomicU32,
-    filled: AtomicUsize,
-    /// The part of `filled` that the ledger has.
-    told: AtomicUsize,
+    len_bytes: AtomicUsize,
 }
 
 impl Charges {
     pub const fn new() -> Self {
-        const UNUSED: Charge =
-            Charge { owner: AtomicU32::new(0), filled: AtomicUsize::new(0), told: AtomicUsize::new(0) };
-        Self([UNUSED; MAX_ACCOUNTS])
+        const UNUSED: Charge = Charge { owner: AtomicU32::new(0), len_bytes: AtomicUsize::new(0) };
+        Self { charged: AtomicUsize::new(0), accounts: [UNUSED; MAX_ACCOUNTS] }
     }
 
-    /// Charges a filled page to the activity that runs.
-    #[inline]
-    pub fn add(&self, len: usize, window: &dyn AddressWindow) {
-        let Some(Account(account)) = window.account() else { return };
-        let [first, ..] = &self.0;
-        let charge = match first.owner.load(Ordering::Relaxed) == account.wrapping_add(1) {
-            true => first,
-            false => self.find(account),
-        };
-        let filled = charge.filled.fetch_add(len, Ordering::Relaxed) + len;
-        if filled - charge.told.load(Ordering::Relaxed).min(filled) >= STEP {
-            charge.tell(window);
+    /// Charges the step that is complete with `filled` bytes of pages, if one is.
+    #[inline(always)]
+    pub fn follow(&self, filled: usize, window: &dyn AddressWindow) {
+        if filled.wrapping_sub(self.charged.load(Ordering::Relaxed)) >= STEP {
+            self.charge(filled, window);
+        }
+    }
+
+    /// Charges all `filled` bytes of pages that were not charged yet to the activity that runs. Several cores may do so at
+    /// once.
+    #[cold]
+    #[inline(never)]
+    pub fn charge(&self, filled: usize, window: &dyn AddressWindow) {
+        let before = self.charged.fetch_max(filled, Ordering::Relaxed);
+        let len_bytes = filled.saturating_sub(before);
+        if len_bytes > 0
+            && let Some(account) = window.account()
+        {
+            let charge = self.entry_of(account);
+            charge.len_bytes.fetch_add(len_bytes, Ordering::Relaxed);
+            charge.account().into_iter().for_each(|account| window.charge(account, len_bytes));
         }
     }
 
     /// Returns the entry of an account, or the first if all have others.
-    #[cold]
-    #[inline(never)]
-    fn find(&self, account: u32) -> &Charge {
+    fn entry_of(&self, Account(account): Account) -> &Charge {
         let owner = account.wrapping_add(1);
         let is_its = |charge: &&Charge| {
-            let claimed = charge
-                .owner
-                .compare_exchange(0, owner, Ordering::Relaxed, Ordering::Relaxed)
-                .unwrap_or_else(|of| of);
-            claimed == 0 || claimed == owner
+            let before = charge.owner.compare_exchange(0, owner, Ordering::Relaxed, Ordering::Relaxed);
+            before.is_ok() || before == Err(owner)
         };
-        let [first, ..] = &self.0;
-        self.0.iter().find(is_its).unwrap_or(first)
-    }
-
-    /// Makes the ledger exact.
-    pub fn settle(&self, window: &dyn AddressWindow) {
-        self.0.iter().for_each(|charge| charge.tell(window));
+        let [first, ..] = &self.accounts;
+        self.accounts.iter().find(is_its).unwrap_or(first)
     }
 
     /// Gives all charges back, when the region is dropped.
     pub fn give_back(&self, window: &dyn AddressWindow) {
-        for charge in &self.0 {
-            let told = charge.told.swap(0, Ordering::Relaxed);
-            if let Some(account) = charge.account()
-                && told > 0
-            {
-                window.discharge(account, told);
+        for charge in &self.accounts {
+            let len_bytes = charge.len_bytes.swap(0, Ordering::Relaxed);
+            if len_bytes > 0 {
+                charge.account().into_iter().for_each(|account| window.discharge(account, len_bytes));
             }
         }
     }
@@ -91,18 +90,5 @@ impl Charges {
 impl Charge {
     fn account(&self) -> Option<Account> {
         self.owner.load(Ordering::Relaxed).checked_sub(1).map(Account)
-    }
-
-    /// Tells the ledger of the pages that it does not have. Several cores may do so at once.
-    #[cold]
-    #[inline(never)]
-    fn tell(&self, window: &dyn AddressWindow) {
-        let filled = self.filled.load(Ordering::Relaxed);
-        let before = self.told.fetch_max(filled, Ordering::Relaxed);
-        if let Some(account) = self.account()
-            && filled > before
-        {
-            window.charge(account, filled - before);
-        }
     }
 }

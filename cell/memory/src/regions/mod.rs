@@ -24,7 +24,7 @@
 //! but always present). So the faulting code holds no lock that the fault handler takes. An application's pager must
 //! ensure the same for its own locks.
 //!
-//! A filled page is charged to the activity that runs when it is filled, in a page fault the one that faults, and counts
+//! Filled pages are charged to the activity that runs when they are filled, in a page fault the one that faults, and count
 //! for its memory budget. A page fault never waits for a budget: the faulting event cannot be preempted, and could hold
 //! state of its core that others wait for. The memory scheduler frees memory afterwards. Code that can wait reserves
 //! memory before it accesses a region.

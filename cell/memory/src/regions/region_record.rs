@@ -96,7 +96,7 @@ impl RegionRecord {
 
     #[inline]
     pub fn count_filled(&self, bytes: usize, window: &dyn AddressWindow) {
-        self.filled_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.charges.add(bytes, window);
+        let filled = self.filled_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.charges.follow(filled, window);
     }
 }
