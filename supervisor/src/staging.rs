@@ -97,12 +97,6 @@ impl<M: Pages> Staged<M> {
         Ok(Complete { memory: self.memory, len_bytes: self.len_bytes, digest })
     }
 
-    /// Returns the memory's range.
-    #[cfg(test)]
-    pub(crate) fn range(&self) -> isola_abi::id::PhysRange {
-        self.memory.range()
-    }
-
     /// Returns the memory.
     pub fn into_memory(self) -> M {
         self.memory

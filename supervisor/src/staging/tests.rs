@@ -17,3 +17,10 @@ fn the_rest_of_the_last_page_of_an_image_is_zeroed() {
     assert!(pages[image.len()..2 * PAGE_SIZE as usize].iter().all(|byte| *byte == 0));
     assert_eq!(pages[2 * PAGE_SIZE as usize], 0xa5, "the next page is unchanged");
 }
+
+impl<M: Pages> Staged<M> {
+    /// Returns the memory's range.
+    pub(crate) fn range(&self) -> isola_abi::id::PhysRange {
+        self.memory.range()
+    }
+}

@@ -3,10 +3,9 @@
 //!
 //! The request to create or restart the cell is pending meanwhile. One of them at a time preempts; others are refused.
 
-use super::{LoanRequest, Purpose, REQUEST_LEASE_NS};
+use super::{LoanRequest, REQUEST_LEASE_NS};
 use crate::cells::Cells;
 use crate::lending::memory::Renewal;
-use alloc::vec::Vec;
 use isola_abi::id::{CellId, NodeId};
 use isola_abi::management::{CellSpec, JournalEvent, ReturnReason};
 use isola_abi::size::ByteSize;
@@ -22,7 +21,8 @@ impl<H: Hardware> Cells<H> {
     pub(in crate::cells) fn claim_memory(&mut self, spec: &CellSpec, wanted: u64) -> bool {
         let memory = &self.loans.memory;
         let has_claim = memory.requests.iter().any(|claim| claim.borrower == NEW_CELL);
-        if has_claim || memory.claim.is_some() {
+        // A lender may not have answered a claim that was dropped.
+        if has_claim || memory.claim.is_some() || memory.asks_for(NEW_CELL) {
             return false;
         }
         let (since_ns, priority) = (self.core.now_ns(), spec.lending.priority);
@@ -36,16 +36,8 @@ impl<H: Hardware> Cells<H> {
         images.make_room(wanted, Some(&spec.image), core);
         let free = wanted.min(core.inventory().memory.available() / CHUNK * CHUNK);
         core.reserve_memory(free);
-        self.loans.memory.requests.push(LoanRequest {
-            borrower: NEW_CELL,
-            priority,
-            renewal: Renewal::ByUse,
-            lease_ns: REQUEST_LEASE_NS,
-            missing_bytes: wanted - free,
-            least_bytes: wanted,
-            came: Vec::from([(None, free)]),
-            since_ns,
-        });
+        let (lease, bytes) = ((Renewal::ByUse, REQUEST_LEASE_NS), (wanted - free, wanted, free));
+        self.loans.memory.requests.push(LoanRequest::new((NEW_CELL, priority), lease, bytes, since_ns));
         let is_asked = self.ask_lender(NEW_CELL);
         if !is_asked {
             self.drop_claim();
@@ -55,11 +47,9 @@ impl<H: Hardware> Cells<H> {
 
     /// Returns whether the claim has got what it can, and enough of it is zero to build the cell.
     pub(in crate::cells) fn is_claim_ready(&mut self, wanted: u64, node: NodeId) -> bool {
-        let memory = &self.loans.memory;
-        let is_asked = memory.reclaims.iter().any(|reclaim| reclaim.purpose == Purpose::LoanTo(NEW_CELL));
-        let Some(claim) = memory.requests.iter().find(|claim| claim.borrower == NEW_CELL) else {
-            return true;
-        };
+        let is_asked = self.loans.memory.asks_for(NEW_CELL);
+        let mut requests = self.loans.memory.requests.iter();
+        let Some(claim) = requests.find(|claim| claim.borrower == NEW_CELL) else { return true };
         let (came, needs_more) = (claim.came_bytes(), claim.needs_more());
         if is_asked || needs_more && self.ask_lender(NEW_CELL) {
             return false;
@@ -82,23 +72,13 @@ impl<H: Hardware> Cells<H> {
     /// Enters the loans of a cell that was built with claimed memory.
     pub(in crate::cells) fn enter_claimed(&mut self, id: CellId, name: &str) {
         let Some(claim) = self.loans.memory.claim.take() else { return };
-        let mut left = claim.least_bytes;
-        for (lender, bytes) in &claim.came {
-            let lent = left.min(*bytes);
-            left -= lent;
-            if lender.is_some() && lent > 0 {
-                let loan = claim.loan_until(id, *lender, lent, self.core.now_ns());
-                self.loans.memory.lending.enter(loan);
-                let from = lender.and_then(|lender| self.table.name_of(lender));
-                let (memory, lease_ns) = (ByteSize(lent), claim.lease_ns);
-                self.record(
-                    claim.since_ns,
-                    Some(name),
-                    JournalEvent::BorrowMemory { memory, from, lease_ns },
-                );
-            }
-            self.core.reserve_memory(bytes - lent);
-            self.return_memory((*lender, bytes - lent), id, ReturnReason::Lost, claim.since_ns);
+        for (lender, len_bytes) in claim.came.iter().filter(|(lender, _)| lender.is_some()) {
+            let loan = claim.loan_until(id, *lender, *len_bytes, self.core.now_ns());
+            self.loans.memory.lending.enter(loan);
+            let from = lender.and_then(|lender| self.table.name_of(lender));
+            let (memory, lease_ns) = (ByteSize(*len_bytes), claim.lease_ns);
+            let event = JournalEvent::BorrowMemory { memory, from, lease_ns };
+            self.record(claim.since_ns, Some(name), event);
         }
     }
 

@@ -99,7 +99,7 @@ impl<H: Hardware> Cells<H> {
     /// Plugs the memory of a request for a loan into the borrower, once enough has come.
     fn deliver_loan(&mut self, id: CellId) {
         let memory = &mut self.loans.memory;
-        let is_asked = memory.reclaims.iter().any(|reclaim| reclaim.purpose == Purpose::LoanTo(id));
+        let is_asked = memory.asks_for(id);
         let Some(index) = memory.requests.iter().position(|coming| coming.borrower == id) else { return };
         let needs_more = memory.requests.get(index).is_some_and(LoanRequest::needs_more);
         if is_asked || needs_more && self.ask_lender(id) {

@@ -112,6 +112,17 @@ pub(super) struct MemoryReturn {
 }
 
 impl LoanRequest {
+    /// Returns a request for `missing` bytes beside `free` bytes of free memory, which are reserved.
+    fn new(
+        (borrower, priority): (CellId, u8),
+        (renewal, lease_ns): (Renewal, u64),
+        (missing_bytes, least_bytes, free): (u64, u64, u64),
+        since_ns: u64,
+    ) -> Self {
+        let came = Vec::from_iter((free > 0).then_some((None, free)));
+        Self { borrower, priority, renewal, lease_ns, missing_bytes, least_bytes, came, since_ns }
+    }
+
     fn came_bytes(&self) -> u64 {
         self.came.iter().map(|(_, bytes)| bytes).sum()
     }
@@ -170,6 +181,11 @@ impl MemoryLoans {
             || self.requests.iter().any(|coming| coming.borrower == id)
     }
 
+    /// Returns whether a lender has yet to answer for a loan to that borrower.
+    fn asks_for(&self, borrower: CellId) -> bool {
+        self.reclaims.iter().any(|reclaim| reclaim.purpose == Purpose::LoanTo(borrower))
+    }
+
     /// Returns the bytes that a cell owns and does not have.
     pub(in crate::cells) fn lent_bytes(&self, id: CellId) -> u64 {
         let came = self.requests.iter().flat_map(|coming| &coming.came);
@@ -217,16 +233,9 @@ impl<H: Hardware> Cells<H> {
         if spare < block.least_bytes {
             return false;
         }
-        self.loans.memory.requests.push(LoanRequest {
-            borrower: id,
-            priority,
-            renewal: Renewal::ByUse,
-            lease_ns: REQUEST_LEASE_NS,
-            missing_bytes: block.largest_bytes,
-            least_bytes: block.least_bytes,
-            came: Vec::new(),
-            since_ns,
-        });
+        let lease = (Renewal::ByUse, REQUEST_LEASE_NS);
+        let bytes = (block.largest_bytes, block.least_bytes, 0);
+        self.loans.memory.requests.push(LoanRequest::new((id, priority), lease, bytes, since_ns));
         let is_asked = self.ask_lender(id);
         if !is_asked {
             self.loans.memory.requests.retain(|coming| coming.borrower != id);
@@ -285,16 +294,8 @@ impl<H: Hardware> Cells<H> {
         images.make_room(free, None, core);
         let free = wanted.min(self.core.inventory().memory.available() / CHUNK * CHUNK);
         self.core.reserve_memory(free);
-        let coming = LoanRequest {
-            borrower: id,
-            priority,
-            renewal: Renewal::None,
-            lease_ns,
-            missing_bytes: wanted - free,
-            least_bytes: CHUNK,
-            came: if free > 0 { alloc::vec![(None, free)] } else { Vec::new() },
-            since_ns,
-        };
+        let (lease, bytes) = ((Renewal::None, lease_ns), (wanted - free, CHUNK, free));
+        let coming = LoanRequest::new((id, priority), lease, bytes, since_ns);
         let from = lenders.first().map(|(lender, _)| *lender).filter(|_| free < wanted);
         let loan = coming.loan(from, wanted);
         self.loans.memory.requests.push(coming);
