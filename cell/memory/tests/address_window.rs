@@ -340,20 +340,20 @@ fn pages_are_charged_to_the_activities_that_fault_and_given_back_with_the_region
     WINDOW.record().can_fill = true;
     let on_demand = || OnDemand::new(PageSize::FourKib);
     let region = Region::new("charged", 100 * PAGE_SIZE, on_demand()).unwrap();
-    // In steps of 8 pages, to the activity that completes the step.
-    touch(&region, &[(7, 7)]);
+    // In steps of 16 pages, to the activity that completes the step.
+    touch(&region, &[(7, 15)]);
     assert_eq!(charged(), []);
     touch(&region, &[(7, 2)]);
-    assert_eq!(charged(), [(7, 8)]);
-    touch(&region, &[(3, 16)]);
-    assert_eq!(charged(), [(3, 16), (7, 8)]);
+    assert_eq!(charged(), [(7, 16)]);
+    touch(&region, &[(3, 32)]);
+    assert_eq!(charged(), [(3, 32), (7, 16)]);
     let other = Region::new("another", 100 * PAGE_SIZE, on_demand()).unwrap();
-    touch(&other, &[(7, 8)]);
-    assert_eq!(charged(), [(3, 16), (7, 16)]);
+    touch(&other, &[(7, 16)]);
+    assert_eq!(charged(), [(3, 32), (7, 32)]);
     // Whichever activity drops it.
     WINDOW.record().runs = Some(Account(1));
     drop(region);
-    assert_eq!(charged(), [(7, 8)]);
+    assert_eq!(charged(), [(7, 16)]);
     drop(other);
     assert_eq!(charged(), []);
 }
@@ -363,8 +363,8 @@ fn more_activities_than_a_region_has_accounts_for_are_charged_to_the_first() {
     let _alone = alone();
     WINDOW.record().can_fill = true;
     let region = Region::new("shared", 100 * PAGE_SIZE, OnDemand::new(PageSize::FourKib)).unwrap();
-    touch(&region, &[(1, 8), (2, 8), (3, 8), (4, 8), (5, 8), (6, 8)]);
-    assert_eq!(charged(), [(1, 24), (2, 8), (3, 8), (4, 8)]);
+    touch(&region, &[(1, 16), (2, 16), (3, 16), (4, 16), (5, 16), (6, 16)]);
+    assert_eq!(charged(), [(1, 48), (2, 16), (3, 16), (4, 16)]);
     drop(region);
     assert_eq!(charged(), []);
 }

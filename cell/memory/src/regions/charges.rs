@@ -1,7 +1,7 @@
 //! The activities to which the pages of a region are charged.
 //!
 //! Pages are charged in steps of [`STEP`], as the heap charges batches of objects: the activity whose page completes a step
-//! is charged for all of it. A page fault thus costs a comparison more, and only every eighth fault looks for the
+//! is charged for all of it. A page fault thus costs a comparison more, and only every sixteenth fault looks for the
 //! activity. The pages that a region's creation fills are charged exactly.
 //!
 //! A region keeps the sums, so that its drop gives back what each activity was charged, whichever activity drops it. A
@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 const MAX_ACCOUNTS: usize = 4;
 
 /// The bytes of pages that are charged together.
-const STEP: usize = 32 << 10;
+const STEP: usize = 64 << 10;
 
 /// The account of an activity in the platform's ledger: its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,8 +37,7 @@ struct Charge {
 
 impl Charges {
     pub const fn new() -> Self {
-        const UNUSED: Charge = Charge { owner: AtomicU32::new(0), len_bytes: AtomicUsize::new(0) };
-        Self { charged: AtomicUsize::new(0), accounts: [UNUSED; MAX_ACCOUNTS] }
+        Self { charged: AtomicUsize::new(0), accounts: [const { Charge::unused() }; MAX_ACCOUNTS] }
     }
 
     /// Charges the step that is complete with `filled` bytes of pages, if one is.
@@ -88,6 +87,10 @@ impl Charges {
 }
 
 impl Charge {
+    const fn unused() -> Self {
+        Self { owner: AtomicU32::new(0), len_bytes: AtomicUsize::new(0) }
+    }
+
     fn account(&self) -> Option<Account> {
         self.owner.load(Ordering::Relaxed).checked_sub(1).map(Account)
     }
