@@ -53,10 +53,11 @@ pub struct ActivityReport {
     pub cycles: AtomicU64,
     /// Number of events that ran.
     pub events: AtomicU64,
-    /// Bytes that the heap allocated during events of the activity, less those that it freed. The heap counts when it
-    /// fills or empties a core's cache by a batch, and at each object that is too large for the cache. Modulo 2^64: an
-    /// activity that frees objects of others has a negative balance. The sum over all cores and activities is the
-    /// memory in use or in the cores' caches.
+    /// Bytes that the heap allocated during events of the activity, less those that it freed, and bytes of region pages
+    /// that were filled during its events. The heap counts when it fills or empties a core's cache by a batch, and at each
+    /// object that is too large for the cache; page faults count in steps of 64 KiB. Modulo 2^64: an activity that frees
+    /// objects of others has a negative balance; region pages are given back by the activity that filled them. The sum
+    /// over all cores and activities is the memory in use or in the cores' caches.
     pub memory_bytes: AtomicU64,
 }
 

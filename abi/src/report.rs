@@ -174,7 +174,7 @@ pub struct MemoryReport {
     pub peak_bytes: AtomicU64,
     /// Obtainable memory: memory that the cell lacks and may request; 0 after a refusal.
     pub room_bytes: AtomicU64,
-    /// A [`MemoryPressure`], and [`RECLAIM`].
+    /// A [`MemoryPressure`], [`RECLAIM`] and [`OVER_BUDGET`].
     pub pressure: AtomicU32,
     /// The number of holders of memory that the cell could do without, and would free at a reclaim request.
     pub holders: AtomicU32,
@@ -183,6 +183,10 @@ pub struct MemoryReport {
 /// Set in [`MemoryReport::pressure`] while the cell is to free memory for another reason than its level. The loop of each
 /// core thus learns of both by one load.
 pub const RECLAIM: u32 = 1 << 8;
+
+/// Set in [`MemoryReport::pressure`] while an activity has more memory than its hard budget although the memory that it
+/// could do without was freed.
+pub const OVER_BUDGET: u32 = 1 << 9;
 
 /// The bits of [`MemoryReport::pressure`] that are the level.
 pub const PRESSURE_LEVEL: u32 = RECLAIM - 1;
@@ -202,9 +206,9 @@ pub enum MemoryPressure {
 }
 
 impl MemoryPressure {
-    /// Decodes a level, with or without [`RECLAIM`]; `None` for an unknown number.
+    /// Decodes a level, with or without [`RECLAIM`] and [`OVER_BUDGET`]; `None` for an unknown number.
     pub const fn from_u32(value: u32) -> Option<Self> {
-        Some(match value & !RECLAIM {
+        Some(match value & !(RECLAIM | OVER_BUDGET) {
             0 => Self::None,
             1 => Self::Low,
             2 => Self::Critical,

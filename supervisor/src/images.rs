@@ -267,21 +267,6 @@ impl<H: Hardware> Images<H> {
         self.stored.iter().position(unverified)
     }
 
-    /// Returns the memory of all images, and the other memory that cells map.
-    #[cfg(test)]
-    pub(crate) fn into_memory(self) -> Vec<SharedOf<H>> {
-        let texts = self.other_texts.into_iter().map(|text| text.memory);
-        self.stored.into_iter().map(|stored| stored.memory).chain(texts).collect()
-    }
-
-    /// Returns the ranges of all memory of the store, including the upload in progress.
-    #[cfg(test)]
-    pub(crate) fn ranges(&self) -> Vec<PhysRange> {
-        let stored = self.stored.iter().map(|stored| stored.memory.range());
-        let texts = self.other_texts.iter().map(|text| text.memory.range());
-        stored.chain(texts).chain(self.staged.iter().map(Staged::range)).collect()
-    }
-
     /// Returns an image's layout, and the memory that begins with the image. The layout is computed once, as the image
     /// never changes.
     ///
@@ -450,3 +435,6 @@ impl<H: Hardware> Images<H> {
         {}
     }
 }
+
+#[cfg(test)]
+mod tests;

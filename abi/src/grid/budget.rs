@@ -4,7 +4,7 @@ use super::EntitlementError;
 use serde::{Deserialize, Serialize};
 
 /// The budget of an activity at the resource `memory`, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MemoryBudget {
     /// While the activity uses no more, it loses no memory to others. `None`: an equal part of the memory that no soft
     /// budget covers, and no guarantee.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The service to which a client or group is entitled within its parent group. Each policy uses the values that it
 /// knows, so that a policy can be replaced while requests wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Entitlement {
     /// The share of the parent's service, in proportion to the weights of the other members with waiting requests.
     /// Used by `wfq` and `reserve`.

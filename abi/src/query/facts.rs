@@ -86,6 +86,8 @@ pub enum AnswerRecord {
     GridClient(Box<GridClient>),
     /// The memory of an activity.
     MemoryUse(Box<MemoryUse>),
+    /// An entitlement that was set, whether its activity competes or not.
+    GridEntitlement(Box<GridEntitlement>),
     /// A rule that attributes connections. Rules come in their order.
     ActivityRule(Box<ActivityRule>),
     /// All activities together.
@@ -175,6 +177,19 @@ pub struct GridSettings {
     pub limit: Option<Rate>,
     /// The most that each scheduler can serve, if that is known: for the processor, the rate of the cycle counter.
     pub capacity: Option<Rate>,
+    /// The number of entitlements that were set: more than the answer has records of, if there are many.
+    pub entitlements: u32,
+}
+
+/// An entitlement that was set at a resource.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GridEntitlement {
+    /// The resource.
+    pub resource: Resource,
+    /// The name of the activities that have it.
+    pub name: String,
+    /// The entitlement.
+    pub entitlement: Entitlement,
 }
 
 /// What an activity has received at one of a resource's schedulers, in competition with others.
@@ -204,21 +219,30 @@ pub struct GridClient {
     pub longest_wait_ns: u64,
 }
 
-/// The memory of an activity without a parent.
+/// The memory of an activity without a parent, at the resource `memory`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUse {
     /// The activity's id.
     pub activity: u32,
     /// The activity's name.
     pub name: String,
-    /// The bytes that the ledger counts for it.
-    pub used_bytes: u64,
-    /// Its budget.
-    pub budget: MemoryBudget,
-    /// The bytes that it has lost to others, or to its hard budget.
-    pub reclaimed_bytes: u64,
-    /// The number of its requests that wait for memory.
+    /// The activity's entitlement: its budget, and its place in the order of requests that wait.
+    pub entitlement: Entitlement,
+    /// The memory.
+    pub memory: ActivityMemory,
+    /// The number of the activity's requests that wait for memory.
     pub waiting: u64,
+}
+
+/// The memory of an activity that has no activity above it, those below it included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActivityMemory {
+    /// The bytes that the ledger counts for the activity.
+    pub charged_bytes: u64,
+    /// The budget.
+    pub budget: MemoryBudget,
+    /// The bytes that the activity has lost so far, to others or to its hard budget.
+    pub reclaimed_bytes: u64,
 }
 
 /// An activity and what it has used since its registration, its descendants' usage included.
@@ -234,6 +258,8 @@ pub struct ActivityUsage {
     pub cycles: u64,
     /// The number of events that ran.
     pub events: u64,
+    /// The activity's memory; `None` if it has a parent.
+    pub memory: Option<ActivityMemory>,
 }
 
 /// The direction of a frame.

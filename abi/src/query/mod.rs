@@ -30,8 +30,8 @@ mod records;
 mod trace;
 
 pub use facts::{
-    ActivityUsage, AnswerRecord, CaptureSpec, Connection, CounterName, Direction, FrameFilter, FrameHead,
-    GridClient, GridSettings, MemoryUse, PartialSum, Query,
+    ActivityMemory, ActivityUsage, AnswerRecord, CaptureSpec, Connection, CounterName, Direction,
+    FrameFilter, FrameHead, GridClient, GridEntitlement, GridSettings, MemoryUse, PartialSum, Query,
 };
 pub use profile::{MAX_SAMPLE_DEPTH, ProfileRecord, ProfileSpec, SampleAccount, SampleBatch, StackSample};
 pub use records::{RecordError, Records};

@@ -222,7 +222,7 @@ impl Gate {
     }
 
     fn programs(&self, counts: &mut Counts) -> Result<(), BenchError> {
-        let mut machine = self.alone("programs", "-- costs".into(), Pace::Instructions)?;
+        let mut machine = self.alone("programs", "-- costs".into(), Pace::Instructions, Vec::new())?;
         for (label, name) in [("system call", "user-system-call"), ("page fault", "user-page-fault")] {
             let instructions = machine.wait_for_number(&format!("{label}: "))?;
             counts.insert(name.into(), instructions as f64);

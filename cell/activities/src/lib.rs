@@ -26,8 +26,8 @@ mod registry;
 mod table;
 
 pub use registry::{
-    MAX_DEPTH, PRIVATE_NAME_LEN, Private, counters, end, generation, list, name_of, named, parent_of,
-    private, register, register_under, start,
+    MAX_DEPTH, PRIVATE_NAME_LEN, Private, counted_by, counters, end, generation, list, name_of, named,
+    parent_of, private, register, register_under, start,
 };
 
 use core::fmt;

@@ -267,6 +267,14 @@ pub fn private(activity: ActivityId, core: usize) -> Option<Private> {
     Some(Private { slot, counters })
 }
 
+/// Returns the activity of the ledger that counts for an activity: itself, or an ancestor.
+pub fn counted_by(activity: ActivityId) -> ActivityId {
+    match private_index(activity) {
+        Some(index) => registry().entries.get(index).map_or(APPLICATION, Entry::slot),
+        None => activity,
+    }
+}
+
 /// Returns the counters of an activity on a core slot; `None` if it has used nothing there.
 pub fn counters(activity: ActivityId, core: usize) -> Option<&'static ActivityReport> {
     match private_index(activity) {

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use isola_abi::grid::{Resource, RuleChange};
 use isola_abi::id::ActivityId;
-use isola_abi::query::{ActivityUsage, AnswerRecord, MemoryUse, Query};
+use isola_abi::query::{ActivityMemory, ActivityUsage, AnswerRecord, MemoryUse, Query};
 use isola_activities::{Activity, name_of};
 use isola_ebbs::{current_core, platform};
 use isola_events::reclaim::{lost_bytes, used_bytes, waiting_requests_of};
@@ -17,6 +17,11 @@ use isola_net::query::Answer;
 use isola_net::{activity_rules, add_activity_rule, clear_activity_rules, write_report};
 use isola_resources::{GridResource, MEMORY};
 use isola_volumes::files_report;
+
+/// The most activities whose memory an answer has, and the most entitlements of each resource: the answer's ring must
+/// have room for them.
+const MAX_MEMORY_USES: usize = 128;
+const MAX_ENTITLEMENTS: usize = 32;
 
 /// Answers a query about the grid. A requested change is made first.
 pub(crate) fn answer(answer: Answer, query: Query) {
@@ -51,7 +56,7 @@ fn answer_grid(answer: Answer) {
     let settings = Resource::ALL.map(|resource| GridResource::of(resource).summary());
     let rules = activity_rules().into_iter().map(|rule| AnswerRecord::ActivityRule(Box::new(rule)));
     let settings = settings.map(AnswerRecord::GridSettings).into_iter();
-    answer.begin(cores.len(), settings.chain(rules).chain(memory_uses()));
+    answer.begin(cores.len(), settings.chain(rules).chain(entitlements()).chain(memory_uses()));
     for core in cores {
         spawn_on(core, move || {
             let clients = processor::report().into_iter().chain(write_report()).chain(disk_report());
@@ -64,20 +69,38 @@ fn answer_grid(answer: Answer) {
     }
 }
 
-/// Returns the memory of each activity without a parent that has some, or a budget.
+/// Returns the memory of the activities without a parent that have some, or a budget: those that have most.
 fn memory_uses() -> impl Iterator<Item = AnswerRecord> {
     let all = isola_activities::list().into_iter().filter(|activity| activity.parent.is_none());
     let usage = |id: ActivityId| MemoryUse {
         activity: id.0,
         name: name_of(id),
-        used_bytes: used_bytes(id),
-        budget: MEMORY.entitlement(id).memory,
-        reclaimed_bytes: lost_bytes(id),
+        entitlement: MEMORY.entitlement(id),
+        memory: memory_of(id),
         waiting: waiting_requests_of(id) as u64,
     };
-    let uses = all.map(move |activity| usage(activity.id));
-    let shown = uses.filter(|usage| usage.used_bytes > 0 || !usage.budget.is_empty());
-    shown.map(|usage| AnswerRecord::MemoryUse(Box::new(usage)))
+    let uses = all.map(|activity| usage(activity.id));
+    let mut shown: Vec<MemoryUse> =
+        uses.filter(|usage| usage.memory.charged_bytes > 0 || !usage.entitlement.memory.is_empty()).collect();
+    shown.sort_by_key(|usage| core::cmp::Reverse(usage.memory.charged_bytes));
+    shown.truncate(MAX_MEMORY_USES);
+    shown.into_iter().map(|usage| AnswerRecord::MemoryUse(Box::new(usage)))
+}
+
+/// Returns the memory of an activity without a parent.
+fn memory_of(id: ActivityId) -> ActivityMemory {
+    ActivityMemory {
+        charged_bytes: used_bytes(id),
+        budget: MEMORY.entitlement(id).memory,
+        reclaimed_bytes: lost_bytes(id),
+    }
+}
+
+/// Returns the entitlements that were set, of all resources.
+fn entitlements() -> impl Iterator<Item = AnswerRecord> {
+    let of = |resource| GridResource::of(resource).entitlements().into_iter().take(MAX_ENTITLEMENTS);
+    let all = Resource::ALL.into_iter().flat_map(of);
+    all.map(|entitlement| AnswerRecord::GridEntitlement(Box::new(entitlement)))
 }
 
 /// Reports the `most` activities that have used most, and those above them.
@@ -94,6 +117,7 @@ fn answer_activities(answer: Answer, most: usize) {
             name: name_of(id),
             cycles: usage.cycles,
             events: usage.events,
+            memory: parent.is_none().then(|| memory_of(id)),
         }))
     });
     let done = AnswerRecord::Done { core: current_core().0, connections: 0, half_open: 0, time_wait: 0 };

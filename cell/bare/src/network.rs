@@ -203,6 +203,7 @@ fn start(
                     next: 0,
                     most: usize::from(most_lent) * RECYCLED_PER_BUFFER,
                 },
+                owes_buffer: false,
                 published_together: (most_lent / 8).max(1),
                 faulty: false,
                 _device: device.clone(),
@@ -310,6 +311,9 @@ struct BareQueue {
     /// Entries of the receive ring that stay empty, as the buffers are long.
     spare: u16,
     recycled: RecycledBuffers,
+    /// Whether the receive ring lacks a buffer whose memory could not be recycled. It gets a new one when the frame that
+    /// keeps that memory has been processed, so that the new one is charged to the frame's activity.
+    owes_buffer: bool,
     /// Receive buffers that are published together: an eighth of the device's. The others suffice for the longest
     /// frame.
     published_together: u16,
@@ -411,6 +415,7 @@ impl BareQueue {
 
     /// Fills the receive ring up to its intended number of buffers.
     fn supply(&mut self) {
+        self.owes_buffer = false;
         while self.queue.receive_room() > self.spare {
             if self.fill(self.fresh()).is_err() {
                 return;
@@ -424,11 +429,34 @@ impl BareQueue {
     fn take(&mut self, mut buffer: IoBufMut, len: usize) -> IoBuf {
         buffer.truncate(len);
         let filled = buffer.freeze();
-        let other = self.recycled.exchange(&filled).unwrap_or_else(|| self.fresh());
-        // `fill` has reported a fault of the device.
-        _ = self.fill(other);
-        self.queue.flush_buffers(self.published_together);
+        match self.recycled.exchange(&filled) {
+            Some(other) => {
+                // `fill` has reported a fault of the device.
+                _ = self.fill(other);
+                self.queue.flush_buffers(self.published_together);
+            }
+            None => self.owe_buffer(),
+        }
         filled
+    }
+
+    /// Notes that the ring lacks a buffer. It lacks one at most.
+    #[cold]
+    #[inline(never)]
+    fn owe_buffer(&mut self) {
+        if core::mem::replace(&mut self.owes_buffer, true) {
+            self.fill_owed();
+            self.owes_buffer = true;
+        }
+    }
+
+    /// Lends the device the buffer that the ring lacks.
+    #[cold]
+    #[inline(never)]
+    fn fill_owed(&mut self) {
+        self.owes_buffer = false;
+        _ = self.fill(self.fresh());
+        self.queue.flush_buffers(self.published_together);
     }
 
     /// Returns the further buffers of a frame.
@@ -509,6 +537,9 @@ impl NetworkQueue for BareQueue {
     }
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
+        if self.owes_buffer {
+            self.fill_owed();
+        }
         let received = match self.queue.receive() {
             Ok(Some(received)) => received,
             Ok(None) => {
@@ -567,6 +598,9 @@ impl NetworkQueue for BareQueue {
     }
 
     fn enable_interrupts(&mut self) -> FramesPending {
+        if self.owes_buffer {
+            self.fill_owed();
+        }
         match self.queue.enable_receive_interrupts() {
             // A device that violated the protocol has no more frames.
             Pending::Yes if self.queue.fault().is_some() => FramesPending::No,

@@ -13,6 +13,7 @@ use isola_abi::id::NodeId;
 use isola_machine::cell;
 use isola_machine::region_area::clear;
 use isola_memory::pages::{Window, WindowUse};
+use isola_memory::regions::Account;
 use isola_memory::{Heap, Pages, ThisCore};
 
 pub(crate) static HEAP: Heap = Heap::new(ThisCore);
@@ -111,6 +112,22 @@ pub(crate) fn close_window() {
 /// Watches the memory of activities: see [`Heap::watch_activities`].
 pub(crate) fn watch_memory(limits: &'static [AtomicU64]) {
     HEAP.watch_activities(limits);
+}
+
+/// Returns the account of the activity that runs on this core.
+#[inline]
+pub(crate) fn account() -> Option<Account> {
+    HEAP.account()
+}
+
+/// Charges memory that is not the heap's to an account.
+pub(crate) fn charge(account: Account, len_bytes: usize) {
+    HEAP.charge(account, len_bytes);
+}
+
+/// Takes memory that is not the heap's from an account.
+pub(crate) fn discharge(account: Account, len_bytes: usize) {
+    HEAP.discharge(account, len_bytes);
 }
 
 /// Returns the free objects of this core's cache to the heap.

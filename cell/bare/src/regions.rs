@@ -8,7 +8,7 @@ use crate::hot_plug::{self, Need};
 use crate::page_tables::{self, BareRegionArea};
 use crate::pool::{near, pages};
 use crate::state::AUTHORITY;
-use crate::{crash, migration, programs};
+use crate::{crash, migration, pool, programs};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::id::MAX_CORES;
@@ -19,7 +19,7 @@ use isola_machine::region_area::{RegionArea, RegionAreaError, clear};
 use isola_machine::user::leave_program_space;
 use isola_memory::pages::{self, Frame};
 use isola_memory::regions::{
-    self, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, Retirement, collect,
+    self, Account, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, Retirement, collect,
 };
 
 /// By core: whether it is handling a page fault.
@@ -205,6 +205,18 @@ unsafe impl regions::AddressWindow for BareRegionArea {
         // SAFETY: the caller's promise; the retirement is over, so all cores have flushed. The memory was returned when
         // it was retired.
         unsafe { self.tables.collect(address as u64, len as u64, &mut |_, _| ()) };
+    }
+
+    fn account(&self) -> Option<Account> {
+        pool::account()
+    }
+
+    fn charge(&self, account: Account, len: usize) {
+        pool::charge(account, len);
+    }
+
+    fn discharge(&self, account: Account, len: usize) {
+        pool::discharge(account, len);
     }
 }
 

@@ -2,14 +2,17 @@
 //! demanded.
 
 use isola_abi::id::ActivityId;
-use isola_abi::report::RECLAIM;
+use isola_abi::report::{MemoryPressure, OVER_BUDGET, RECLAIM};
 use isola_ebbs::{current_core, platform};
+use isola_events::activity::INFRASTRUCTURE;
 use isola_events::future::join_all;
 use isola_events::reclaim::{
-    MemoryHolder, ReclaimCause, ReserveError, lost_bytes, register_memory_holder, reserve,
+    MemoryHolder, ReclaimCause, ReserveError, is_over_budget, lost_bytes, register_memory_holder, reserve,
     waiting_requests_of,
 };
-use isola_events::{exit, register_activity, run, sleep, spawn_on, spawn_task, spawn_task_for};
+use isola_events::{
+    exit, register_activity, register_activity_under, run, sleep, spawn_on, spawn_task, spawn_task_for,
+};
 use isola_hosted::Settings;
 use isola_platform::CoreIndex;
 use isola_resources::{Entitlement, MEMORY, MemoryBudget, PolicyKind};
@@ -250,5 +253,56 @@ fn no_reservation_is_lost_or_reordered_while_the_grid_changes_at_random() {
             drop(spawn_task_for(next, reserve(HARD as usize)).await.unwrap());
         }
         change.cancel();
+    });
+}
+
+/// Sets the memory of an activity. The cells of these tests have no pool that counts it.
+fn set_used(activity: ActivityId, len_bytes: u64) {
+    let counters = platform().ledger().core(0);
+    counters[activity.index()].memory_bytes.store(len_bytes, Ordering::Relaxed);
+    demand();
+}
+
+#[test]
+fn an_activity_is_over_its_budget_while_it_keeps_more_than_the_hard_one() {
+    cell(1, || async {
+        let [web, batch] = ["web", "batch"].map(|name| register_activity(name).unwrap());
+        let connection = register_activity_under(web, "connection").unwrap();
+        let word = || platform().report().memory.pressure.load(Ordering::Relaxed);
+        set_used(web, 4 << 20);
+        set_used(INFRASTRUCTURE, 4 << 20);
+        MEMORY.set_entitlement(batch, budget(None, Some(1 << 20))).unwrap();
+        MEMORY.set_entitlement(INFRASTRUCTURE, budget(None, Some(1 << 20))).unwrap();
+        sleep(Duration::from_millis(3)).await;
+        assert!(!is_over_budget(web) && !is_over_budget(batch) && word() == 0);
+        MEMORY.set_entitlement(web, budget(None, Some(3 << 20))).unwrap();
+        until(|| is_over_budget(web)).await;
+        assert!(is_over_budget(connection), "the activity above it counts for it");
+        assert!(!is_over_budget(batch) && !is_over_budget(INFRASTRUCTURE));
+        assert_eq!(MemoryPressure::from_u32(word()), Some(MemoryPressure::None));
+        assert_ne!(word() & OVER_BUDGET, 0);
+        // No demand: the loop looks again as long as the flag is set.
+        platform().ledger().core(0)[web.index()].memory_bytes.store(3 << 20, Ordering::Relaxed);
+        until(|| word() == 0).await;
+        assert!(!is_over_budget(web) && !is_over_budget(connection));
+        set_used(web, 4 << 20);
+        until(|| is_over_budget(web)).await;
+        MEMORY.set_entitlement(web, budget(None, None)).unwrap();
+        until(|| word() == 0).await;
+        assert!(!is_over_budget(web));
+    });
+}
+
+#[test]
+fn an_activity_that_can_free_its_excess_is_not_over_its_budget() {
+    cell(1, || async {
+        let web = register_activity("web").unwrap();
+        let numbers = Numbers::default();
+        *numbers.0.borrow_mut() = vec![(web, 5 << 20)];
+        let _holder = register_memory_holder(numbers.clone());
+        MEMORY.set_entitlement(web, budget(None, Some(2 << 20))).unwrap();
+        until(|| numbers.of(web) == 2 << 20).await;
+        sleep(Duration::from_millis(3)).await;
+        assert!(!is_over_budget(web));
     });
 }

@@ -20,6 +20,7 @@ use isola_abi::ledger::Ledger;
 use isola_abi::report::{MemoryReport, Report};
 use isola_memory::heap::LARGEST_OF_PAGES;
 use isola_memory::pages::PageStatistics;
+use isola_memory::regions::Account;
 use isola_memory::virtual_alloc::is_virtually_contiguous;
 use isola_memory::{CoreSource, Heap};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -105,6 +106,23 @@ pub(crate) fn relieve() {
 /// Watches the memory of activities, if the cell has a pool.
 pub(crate) fn watch(limits: &'static [AtomicU64]) {
     HEAP.watch_activities(limits);
+}
+
+/// Returns the account of the activity that runs on this core; `None` without a pool.
+pub(crate) fn account() -> Option<Account> {
+    if CellHeap::is_core() { HEAP.account() } else { None }
+}
+
+/// Charges memory that is not the heap's to an account.
+pub(crate) fn charge(account: Account, len_bytes: usize) {
+    HEAP.charge(account, len_bytes);
+}
+
+/// Takes memory that is not the heap's from an account, on a core.
+pub(crate) fn discharge(account: Account, len_bytes: usize) {
+    if CellHeap::is_core() {
+        HEAP.discharge(account, len_bytes);
+    }
 }
 
 /// Returns the free objects in this core's cache to the heap.

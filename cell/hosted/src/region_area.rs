@@ -10,10 +10,11 @@
 //!
 //! Linux chooses the pages' physical size (this code only advises 2 MiB) and their colours.
 
+use crate::heap;
 use isola_abi::layout::PageSize;
 use isola_memory::regions::{
-    self, AddressWindow, Contents, Extent, FaultError, FillError, FillOutcome, FrameChoice, MapContents,
-    Retirement,
+    self, Account, AddressWindow, Contents, Extent, FaultError, FillError, FillOutcome, FrameChoice,
+    MapContents, Retirement,
 };
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -209,6 +210,18 @@ unsafe impl AddressWindow for HostedWindow {
     }
 
     unsafe fn free_tables(&self, _: usize, _: usize) {}
+
+    fn account(&self) -> Option<Account> {
+        heap::account()
+    }
+
+    fn charge(&self, account: Account, len: usize) {
+        heap::charge(account, len);
+    }
+
+    fn discharge(&self, account: Account, len: usize) {
+        heap::discharge(account, len);
+    }
 }
 
 /// Length of a page, in bytes.

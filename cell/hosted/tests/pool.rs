@@ -3,9 +3,11 @@
 
 use isola_abi::report::MemoryPressure;
 use isola_events::pressure::on_memory_pressure;
-use isola_events::{exit, parallel, run, spawn_task, yield_now};
+use isola_events::reclaim::used_bytes;
+use isola_events::{exit, parallel, register_activity, run, spawn_task, spawn_task_for, yield_now};
 use isola_hosted::heap::CellHeap;
 use isola_hosted::process::Process;
+use isola_memory::regions::{OnDemand, PageSize, Region};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::mpsc::channel;
@@ -36,6 +38,19 @@ async fn main() {
     let held = vec![1_u8; 8 * MIB];
     assert!(before - free() >= 8 * MIB && free() > 32 * MIB, "{before}, then {}", free());
     drop(held);
+
+    // The activity that faults is charged for the pages, not the one that drops them.
+    let tenant = register_activity("tenant").unwrap();
+    let region = spawn_task_for(tenant, async {
+        let mut region = Region::new("tenant", 4 * MIB, OnDemand::new(PageSize::FourKib)).unwrap();
+        region.chunks_mut(4096).for_each(|page| page[0] = 1);
+        region
+    });
+    let region = region.await;
+    let used = used_bytes(tenant);
+    assert!((4 * MIB as u64..5 * MIB as u64).contains(&used), "{used} bytes");
+    drop(region);
+    assert!(used - used_bytes(tenant) >= 4 * MIB as u64, "{used}, then {} bytes", used_bytes(tenant));
 
     // Other threads allocate from the C library and free the cores' objects, and vice versa.
     let (to_thread, from_core) = channel::<Vec<Vec<u8>>>();

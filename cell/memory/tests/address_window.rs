@@ -9,8 +9,8 @@ use common::{Arena, ThreadCores, heap_of};
 use isola_memory::Heap;
 use isola_memory::pages::PAGE_SIZE;
 use isola_memory::regions::{
-    AddressWindow, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, OnDemand, PageSize,
-    Region, Retirement, collect, install, movable_from,
+    Account, AddressWindow, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, OnDemand,
+    PageSize, Region, Retirement, Stack, collect, fault, install, movable_from,
 };
 use isola_memory::virtual_alloc::is_virtually_contiguous;
 use std::alloc::{GlobalAlloc, Layout};
@@ -31,6 +31,9 @@ static WINDOW: Recorder = Recorder(Mutex::new(Record {
     flushed: Retirement(0),
     retired: Retirement(0),
     collected: Vec::new(),
+    can_fill: false,
+    runs: None,
+    charged: BTreeMap::new(),
 }));
 
 /// A region area of the process, with one test at a time.
@@ -48,6 +51,11 @@ struct Record {
     flushed: Retirement,
     /// The regions whose memory was freed.
     collected: Vec<Extent>,
+    /// Whether pages can be filled. They have no memory.
+    can_fill: bool,
+    /// The activity that runs, and the bytes charged to each.
+    runs: Option<Account>,
+    charged: BTreeMap<Account, usize>,
 }
 
 impl Recorder {
@@ -89,7 +97,21 @@ unsafe impl AddressWindow for Recorder {
         _: FrameChoice,
         _: Contents<'_>,
     ) -> Result<FillOutcome, FillError> {
-        Err(FillError::OutOfMemory(PAGE_SIZE))
+        if self.record().can_fill { Ok(FillOutcome::Filled) } else { Err(FillError::OutOfMemory(PAGE_SIZE)) }
+    }
+
+    fn account(&self) -> Option<Account> {
+        self.record().runs
+    }
+
+    fn charge(&self, account: Account, len: usize) {
+        *self.record().charged.entry(account).or_default() += len;
+    }
+
+    fn discharge(&self, account: Account, len: usize) {
+        let mut record = self.record();
+        let charged = record.charged.get_mut(&account).expect("it was charged");
+        *charged = charged.checked_sub(len).expect("it was charged for so much");
     }
 
     fn page_at(&self, address: usize) -> Option<PageSize> {
@@ -162,6 +184,8 @@ fn alone() -> MutexGuard<'static, ()> {
     collect();
     let mut record = WINDOW.record();
     (record.maps_left, record.mapped) = (usize::MAX, Vec::new());
+    (record.can_fill, record.runs) = (false, None);
+    record.collected.clear();
     assert_eq!(record.pages.len(), 0);
     alone
 }
@@ -290,4 +314,68 @@ fn memory_addresses_and_tables_of_a_dropped_region_are_freed_after_the_flush_of_
     WINDOW.flush();
     collect();
     assert_eq!(WINDOW.record().collected.len(), TABLES + 2);
+}
+
+/// Fills pages of a region for some activities, each as many as given, from the first page on.
+fn touch(region: &Region, pages: &[(u32, usize)]) {
+    let mut address = region.as_ptr().addr();
+    for (account, count) in pages {
+        WINDOW.record().runs = Some(Account(*account));
+        for _ in 0..*count {
+            fault(address).unwrap();
+            address += PAGE_SIZE;
+        }
+    }
+}
+
+/// Returns the pages charged to each activity.
+fn charged() -> Vec<(u32, usize)> {
+    let record = WINDOW.record();
+    record.charged.iter().filter(|(_, len)| **len > 0).map(|(of, len)| (of.0, len / PAGE_SIZE)).collect()
+}
+
+#[test]
+fn pages_are_charged_to_the_activities_that_fault_and_given_back_with_the_region() {
+    let _alone = alone();
+    WINDOW.record().can_fill = true;
+    let on_demand = || OnDemand::new(PageSize::FourKib);
+    let region = Region::new("charged", 100 * PAGE_SIZE, on_demand()).unwrap();
+    // In steps of 16 pages, to the activity that completes the step.
+    touch(&region, &[(7, 15)]);
+    assert_eq!(charged(), []);
+    touch(&region, &[(7, 2)]);
+    assert_eq!(charged(), [(7, 16)]);
+    touch(&region, &[(3, 32)]);
+    assert_eq!(charged(), [(3, 32), (7, 16)]);
+    let other = Region::new("another", 100 * PAGE_SIZE, on_demand()).unwrap();
+    touch(&other, &[(7, 16)]);
+    assert_eq!(charged(), [(3, 32), (7, 32)]);
+    // Whichever activity drops it.
+    WINDOW.record().runs = Some(Account(1));
+    drop(region);
+    assert_eq!(charged(), [(7, 16)]);
+    drop(other);
+    assert_eq!(charged(), []);
+}
+
+#[test]
+fn more_activities_than_a_region_has_accounts_for_are_charged_to_the_first() {
+    let _alone = alone();
+    WINDOW.record().can_fill = true;
+    let region = Region::new("shared", 100 * PAGE_SIZE, OnDemand::new(PageSize::FourKib)).unwrap();
+    touch(&region, &[(1, 16), (2, 16), (3, 16), (4, 16), (5, 16), (6, 16)]);
+    assert_eq!(charged(), [(1, 48), (2, 16), (3, 16), (4, 16)]);
+    drop(region);
+    assert_eq!(charged(), []);
+}
+
+#[test]
+fn pages_that_are_filled_at_the_creation_are_charged_to_the_creator_exactly() {
+    let _alone = alone();
+    WINDOW.record().can_fill = true;
+    WINDOW.record().runs = Some(Account(9));
+    let stack = Stack::new("stack", 3 * PAGE_SIZE).unwrap();
+    assert_eq!(charged(), [(9, 3)]);
+    drop(stack);
+    assert_eq!(charged(), []);
 }

@@ -1,6 +1,6 @@
 //! The settings of each resource.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -12,7 +12,7 @@ use isola_abi::grid::{
 };
 use isola_abi::id::ActivityId;
 use isola_abi::ledger::Generation;
-use isola_abi::query::GridSettings;
+use isola_abi::query::{GridEntitlement, GridSettings};
 use isola_activities::{APPLICATION, INFRASTRUCTURE, generation, name_of};
 use isola_ebbs::{CellEbb, Representative, platform};
 use isola_platform::Instant;
@@ -283,7 +283,22 @@ impl GridResource {
             batch: settings.batch.unwrap_or(NonZeroU32::MIN),
             limit: settings.limit,
             capacity: self.capacity(),
+            entitlements: self.set_entitlements(&settings).len() as u32,
         }
+    }
+
+    /// Returns the entitlements that were set, by name. Those of several activities of one name that are the same are
+    /// one.
+    pub fn entitlements(self) -> BTreeSet<GridEntitlement> {
+        self.set_entitlements(&self.shared().settings.lock())
+    }
+
+    fn set_entitlements(self, settings: &Settings) -> BTreeSet<GridEntitlement> {
+        let own = settings.entitlements.iter().filter(|(activity, (of, _))| generation(**activity) == *of);
+        let own = own.map(|(activity, (_, entitlement))| (name_of(*activity), *entitlement));
+        let named = settings.by_name.iter().map(|(name, entitlement)| (name.clone(), *entitlement));
+        let all = own.chain(named);
+        all.map(|(name, entitlement)| GridEntitlement { resource: self.0, name, entitlement }).collect()
     }
 
     /// Returns the rate of which rates can be given as parts, if there is one: the cycles of a core, and the time of a

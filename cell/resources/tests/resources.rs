@@ -2,7 +2,7 @@
 
 use isola_abi::grid::{EntitlementChange, GridChange, PolicyChange, RateChange};
 use isola_abi::id::ActivityId;
-use isola_abi::query::GridSettings;
+use isola_abi::query::{GridEntitlement, GridSettings};
 use isola_ebbs::platform;
 use isola_events::{end_activity, exit, register_activity, register_activity_under, run, spawn};
 use isola_hosted::Settings;
@@ -279,8 +279,19 @@ fn a_change_is_made_as_a_whole_or_not_at_all() {
             batch: NonZeroU32::new(8).unwrap(),
             limit: Some(rate(1_000)),
             capacity: None,
+            entitlements: 1,
         };
         assert_eq!(NETWORK_WRITE.summary(), expected);
+        let set = GridEntitlement {
+            resource: Resource::NetworkWrite,
+            name: "web".into(),
+            entitlement: by_weight(300),
+        };
+        assert_eq!(
+            NETWORK_WRITE.entitlements().into_iter().collect::<Vec<_>>(),
+            [set],
+            "that of both activities, once"
+        );
         // All activities of that name.
         assert_eq!([first, second].map(|activity| NETWORK_WRITE.entitlement(activity)), [by_weight(300); 2]);
         let unknown = GridChange {

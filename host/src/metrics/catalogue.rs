@@ -202,7 +202,16 @@ families! {
     ACTIVITY_EVENTS: Counter "isola_activity_events", ["cell", "activity"],
         "Events of the activity that ran.";
     ACTIVITY_MEMORY: Gauge "isola_activity_memory_bytes" in Bytes, ["cell", "activity"],
-        "Heap memory that the activity allocated, less that which it freed; negative if it frees memory of others.";
+        "Memory that is charged to the activity: heap memory and region pages that it allocated, less those that it \
+         freed; negative if it frees memory of others.";
+    ACTIVITY_MEMORY_SOFT: Gauge "isola_activity_memory_soft_bytes" in Bytes, ["cell", "activity"],
+        "Memory that the activity does not lose to others; missing without a soft budget.";
+    ACTIVITY_MEMORY_HARD: Gauge "isola_activity_memory_hard_bytes" in Bytes, ["cell", "activity"],
+        "The most memory of the activity; missing without a hard budget.";
+    ACTIVITY_MEMORY_RECLAIMED: Counter "isola_activity_memory_reclaimed_bytes" in Bytes, ["cell", "activity"],
+        "Memory that the activity has lost to others, or to its hard budget.";
+    ACTIVITY_MEMORY_WAITING: Gauge "isola_activity_memory_waiting_requests", ["cell", "activity"],
+        "Requests of the activity that wait for memory.";
 
     GRID_POLICY: Info "isola_grid_policy", ["cell", "resource", "policy"],
         "The policy of a resource; direct without a scheduler.";

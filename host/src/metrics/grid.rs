@@ -6,7 +6,7 @@ use super::series::{Metrics, Value};
 use crate::query::QueryAnswer;
 use isola_abi::grid::Metric;
 use isola_abi::management::CellInfo;
-use isola_abi::query::GridClient;
+use isola_abi::query::{GridClient, MemoryUse};
 
 /// The maximum number of clients that are shown of a cell's grid.
 const MAX_CLIENTS: usize = 1024;
@@ -35,6 +35,9 @@ pub fn add(metrics: &mut Metrics, cell: &CellInfo, answer: &QueryAnswer, hz: u64
         let labels = [name, settings.resource.name(), policy];
         metrics.add(&families::GRID_POLICY, &labels, Value::Info);
     }
+    for usage in &answer.memory {
+        add_memory(metrics, name, usage);
+    }
     // The order is the same in each reading, so that the same clients are shown.
     let mut clients: Vec<&GridClient> = answer.grid_clients.iter().collect();
     clients.sort_by_key(|client| (client.activity, client.resource, client.core));
@@ -42,6 +45,21 @@ pub fn add(metrics: &mut Metrics, cell: &CellInfo, answer: &QueryAnswer, hz: u64
         add_client(metrics, cell, client, hz);
     }
     if clients.len() > MAX_CLIENTS { Shown::First } else { Shown::All }
+}
+
+/// Adds the budgets of an activity, and the memory that it has lost. The memory that it has is in the report.
+fn add_memory(metrics: &mut Metrics, cell: &str, usage: &MemoryUse) {
+    let labels = [cell, usage.name.as_str()];
+    let budget = usage.memory.budget;
+    for (family, bytes) in
+        [(&families::ACTIVITY_MEMORY_SOFT, budget.soft), (&families::ACTIVITY_MEMORY_HARD, budget.hard)]
+    {
+        if let Some(bytes) = bytes {
+            metrics.number(family, &labels, bytes as f64);
+        }
+    }
+    metrics.count(&families::ACTIVITY_MEMORY_RECLAIMED, &labels, usage.memory.reclaimed_bytes);
+    metrics.number(&families::ACTIVITY_MEMORY_WAITING, &labels, usage.waiting as f64);
 }
 
 fn add_client(metrics: &mut Metrics, cell: &CellInfo, client: &GridClient, hz: u64) {

@@ -16,8 +16,8 @@ pub use tree::in_tree_order;
 use crate::client::{Client, ClientError};
 use isola_abi::grid::ActivityRule;
 use isola_abi::query::{
-    ActivityUsage, AnswerRecord, Connection, CounterName, GridClient, GridSettings, Line, MemoryUse, Query,
-    QueryState, RecordError, Records,
+    ActivityUsage, AnswerRecord, Connection, CounterName, GridClient, GridEntitlement, GridSettings, Line,
+    MemoryUse, Query, QueryState, RecordError, Records,
 };
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -68,6 +68,8 @@ pub struct QueryAnswer {
     pub grid_clients: Vec<GridClient>,
     /// The memory of activities.
     pub memory: Vec<MemoryUse>,
+    /// The entitlements that were set.
+    pub entitlements: Vec<GridEntitlement>,
     /// The rules that attribute connections, in their order.
     pub rules: Vec<ActivityRule>,
     /// The listed activities, parents before their children.
@@ -177,6 +179,7 @@ struct PartialAnswer {
     grid_settings: Vec<GridSettings>,
     grid_clients: Vec<GridClient>,
     memory: Vec<MemoryUse>,
+    entitlements: Vec<GridEntitlement>,
     rules: Vec<ActivityRule>,
     activities: Vec<ActivityUsage>,
     activity_count: u64,
@@ -204,6 +207,7 @@ impl PartialAnswer {
             AnswerRecord::GridSettings(settings) => self.grid_settings.push(settings),
             AnswerRecord::GridClient(client) => self.grid_clients.push(*client),
             AnswerRecord::MemoryUse(usage) => self.memory.push(*usage),
+            AnswerRecord::GridEntitlement(entitlement) => self.entitlements.push(*entitlement),
             AnswerRecord::ActivityRule(rule) => self.rules.push(*rule),
             AnswerRecord::Activities { count, cycles } => {
                 (self.activity_count, self.activity_cycles) = (count, cycles);
@@ -243,6 +247,7 @@ impl PartialAnswer {
             grid_settings: self.grid_settings,
             grid_clients: self.grid_clients,
             memory: self.memory,
+            entitlements: self.entitlements,
             rules: self.rules,
             activities: self.activities,
             activity_count: self.activity_count,

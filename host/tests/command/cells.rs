@@ -112,6 +112,7 @@ fn activities_are_shown_as_a_tree() {
     let shown = sandbox.isola(&["grid", "activities", "kv"]).ok();
     let rows: Vec<&str> = shown.lines().skip(1).map(|line| line.trim_end()).collect();
     assert!(rows[0].starts_with("web ") && rows[0].contains("75.0%"), "{shown}");
+    assert!(rows[0].ends_with("70 MiB") && rows[1].ends_with('-'), "{shown}");
     assert!(rows[1].starts_with("  10.0.2.2:40001 ") && rows[1].contains("50.0%"), "{shown}");
     assert!(rows[2].starts_with("  10.0.2.2:40002 ") && rows[2].contains("20.0%"), "{shown}");
     let shortened = sandbox.isola(&["grid", "activities", "kv", "--most", "2"]).ok();
@@ -133,6 +134,14 @@ fn the_grid_is_shown_and_changed() {
     let [second, first] = ["activity-2", "activity-3"].map(|name| shown.find(name).unwrap());
     assert!(second < first && shown.contains("75.0%") && shown.contains("25.0%"), "{shown}");
     assert_eq!(sandbox.isola(&["grid", "show", "kv", "--table"]).ok(), shown, "a pipe gets tables");
+    let memory = shown.lines().find(|line| line.starts_with("activity-2")).unwrap();
+    let memory: Vec<&str> = memory.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+    assert_eq!(memory, ["activity-2", "70 MiB", "64 MiB", "128 MiB", "3 MiB", "7", "0", "1"], "{shown}");
+    assert!(shown.contains("weight 7, soft 64 MiB, hard 128 MiB"), "{shown}");
+    let picture = sandbox.isola(&["grid", "show", "kv", "--ascii"]).ok();
+    for fact in ["70 MiB", "soft 64 MiB, hard 128 MiB, 3 MiB reclaimed", "set activity-2", "weight 7"] {
+        assert!(picture.contains(fact), "{fact}: {picture}");
+    }
     let set = ["grid", "set", "kv", "processor"];
     let changed = sandbox.isola(&[&set[..], &["--policy", "wfq"]].concat()).ok();
     assert!(changed.contains("wfq") && !changed.contains("direct"), "{changed}");

@@ -79,6 +79,10 @@ fn a_reading_has_the_values_of_all_cells() {
         r#"isola_cell_request_duration_seconds_count{cell="kv"} 1020"#,
         r#"isola_activity_events_total{cell="kv",activity="tenant"} 4"#,
         r#"isola_activity_cycles_total{cell="kv",activity="(ended)"} 57"#,
+        r#"isola_activity_memory_soft_bytes{cell="kv",activity="activity-2"} 67108864.0"#,
+        r#"isola_activity_memory_hard_bytes{cell="kv",activity="activity-2"} 134217728.0"#,
+        r#"isola_activity_memory_reclaimed_bytes_total{cell="kv",activity="activity-2"} 3145728"#,
+        r#"isola_activity_memory_waiting_requests{cell="kv",activity="activity-2"} 1.0"#,
         r#"isola_cell_network_events_total{cell="kv",layer="tcp",counter="drop_tcp_port"} 1017"#,
         // Core slot 0 of the cell is core 1 of the machine.
         r#"isola_grid_requests_total{cell="kv",resource="processor",core="1",activity="activity-3"} 10"#,

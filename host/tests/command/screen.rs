@@ -107,6 +107,8 @@ fn scripts_and_plain_get_tables_by_cell_activity_resource_and_core() {
     assert!(tables("cell").starts_with("NAME"));
     let activities = tables("activity");
     assert!(activities.contains("kv    web") && activities.contains("  10.0.2.2:40001"), "{activities}");
+    let web = activities.lines().find(|line| line.contains("kv    web")).unwrap();
+    assert!(["70 MiB", "64 MiB", "128 MiB"].iter().all(|size| web.contains(size)), "{activities}");
     assert!(activities.contains("mute does not answer queries: figures from the report"), "{activities}");
     let resources = tables("resource");
     assert!(resources.contains("activity-3") && resources.contains("mute does not answer"), "{resources}");

@@ -18,6 +18,10 @@ fn stats_have_the_sum_over_activities_and_the_overhead() {
     assert!((view["overhead_percent"].as_f64().unwrap() - overhead).abs() < 0.001, "{view}");
     assert_eq!((&view["answered"], &view["cores_without_answer"]), (&true.into(), &0.into()));
     assert_eq!(view["activity_tree"][1]["name"], "10.0.2.2:40001");
+    let memory = &view["activity_tree"][0]["memory"];
+    assert_eq!((&memory["charged_bytes"], &memory["soft_bytes"]), (&(70 << 20).into(), &(64 << 20).into()));
+    assert_eq!((&memory["hard_bytes"], &memory["reclaimed_bytes"]), (&(128 << 20).into(), &(3 << 20).into()));
+    assert_eq!(view["activity_tree"][1]["memory"], Value::Null);
     assert_eq!((&view["resources"][0]["waiting"], &view["resources"][0]["served"]), (&6.into(), &30.into()));
     assert_eq!(view["resources"][0]["mean_wait_ns"], 5_000);
     assert!(view["counters"].is_object() && view["memory"]["pool_bytes"].is_u64(), "{view}");
@@ -26,6 +30,8 @@ fn stats_have_the_sum_over_activities_and_the_overhead() {
         text.contains(&format!("{overhead:.3} % = (loop + scheduling + accounting) / all non-idle")),
         "{text}"
     );
+    let web = text.lines().find(|line| line.starts_with("web ")).unwrap();
+    assert!(web.contains("70 MiB") && web.contains("128 MiB") && web.trim_end().ends_with("3 MiB"), "{text}");
     assert!(text.contains("sum 4,180 cycles") && text.contains("  10.0.2.2:40001"), "{text}");
 }
 

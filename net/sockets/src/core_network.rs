@@ -23,15 +23,16 @@ use core::cell::{Cell, RefCell};
 use core::net::IpAddr;
 use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
-use isola_abi::report::{MemoryPressure, PRESSURE_LEVEL, Report};
+use isola_abi::report::{MemoryPressure, OVER_BUDGET, PRESSURE_LEVEL, RECLAIM, Report};
 use isola_ebbs::{Ebb, Representative, current_core, cycles, platform};
 use isola_events::StaticEvent;
 use isola_events::activity::{INFRASTRUCTURE, charge_to};
+use isola_events::reclaim::is_over_budget;
 use isola_events::{Alarm, current_activity, now};
 use isola_iobuf::IoBufMut;
 use isola_net_stack::{
     self as stack, ConnId, Counter, Evidence, Ipv4Config, Ipv6Settings, ListenerId, MacAddr, Owner,
-    RxChecksum, Stack, UdpId,
+    RxChecksum, Stack, UdpId, continues_connection,
 };
 use isola_platform::Clock;
 use isola_platform::CoreIndex;
@@ -112,8 +113,8 @@ impl BatchContext {
     }
 }
 
-/// The longest frame that is accepted at critical memory pressure, in bytes.
-const MAX_LEN_AT_CRITICAL_PRESSURE: usize = 128;
+/// The longest frame that is accepted at critical memory pressure, or for an activity above its hard budget, in bytes.
+const MAX_LEN_OF_SHORT: usize = 128;
 
 /// Returns the time in the stack's units.
 pub(crate) fn stack_now() -> stack::Instant {
@@ -227,19 +228,36 @@ impl CoreNetwork {
     /// Begins a batch of received frames.
     #[inline]
     pub fn begin_batch(&self) -> BatchContext {
-        let max_len = match self.report.memory.pressure.load(Ordering::Relaxed) & PRESSURE_LEVEL {
-            level if level == MemoryPressure::Critical as u32 => MAX_LEN_AT_CRITICAL_PRESSURE,
-            _ => usize::MAX,
+        let max_len = match self.report.memory.pressure.load(Ordering::Relaxed) & !RECLAIM {
+            level if level < MemoryPressure::Critical as u32 => usize::MAX,
+            // Whether an activity's frames are refused is checked for each.
+            _ => 0,
         };
         let started_at = self.attribution.begin();
         let now = stack::Instant::from_nanos(self.clock.instant(started_at).as_ns());
         BatchContext { started_at, now, max_len, no_flow_arrives: self.arriving.is_empty() }
     }
 
+    /// Returns the reason to drop a frame, as if lost on the wire, while memory is critically short or an activity has
+    /// more than its hard budget. The frame's data would occupy memory until the application reads it: at critical
+    /// pressure the cell could end for lack of memory, and memory of an activity above its budget would be the others'.
+    /// Short segments of connections are accepted, because acknowledgements among them release memory.
+    #[cold]
+    #[inline(never)]
+    fn refusal(&self, stack: &Stack, received: &ReceivedFrame) -> Option<Counter> {
+        let word = self.report.memory.pressure.load(Ordering::Relaxed);
+        let is_long = received.len() > MAX_LEN_OF_SHORT;
+        if is_long && word & PRESSURE_LEVEL >= MemoryPressure::Critical as u32 {
+            return Some(Counter::DropMemoryShort);
+        }
+        let is_refused = word & OVER_BUDGET != 0
+            && (is_long || !continues_connection(&received.frame))
+            && is_over_budget(activity_of(stack.owner_of(&received.frame)));
+        is_refused.then_some(Counter::DropActivityMemory)
+    }
+
     /// Processes a received frame, as a piece of work that the caller ends. The caller calls
-    /// [`Self::deliver_and_send`] afterwards. At critical memory pressure a long frame is dropped, as if lost on the
-    /// wire: its data would occupy memory until the application reads it, and the cell could end for lack of memory.
-    /// Short frames are accepted, because acknowledgements among them release memory.
+    /// [`Self::deliver_and_send`] afterwards.
     #[inline]
     pub fn process(&self, batch: &BatchContext, received: ReceivedFrame) {
         let received = match batch.no_flow_arrives {
@@ -252,8 +270,10 @@ impl CoreNetwork {
         // Borrowed only here: the code between device and stack may use the network itself.
         let mut stack = self.stack.borrow_mut();
         let Some(stack) = stack.as_mut() else { return };
-        if received.len() > batch.max_len {
-            count_dropped(Counter::DropMemoryShort, 1);
+        if received.len() > batch.max_len
+            && let Some(reason) = self.refusal(stack, &received)
+        {
+            count_dropped(reason, 1);
             return;
         }
         let ReceivedFrame { frame, rest, checksum } = received;

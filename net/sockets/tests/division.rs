@@ -2,20 +2,26 @@
 //! network's.
 
 use isola_abi::id::ActivityId;
+use isola_abi::report::RECLAIM;
 use isola_ebbs::cycles;
 use isola_ebbs::platform;
 use isola_events::activity::{APPLICATION, INFRASTRUCTURE, charge_to};
-use isola_events::{current_activity, register_activity, sleep, spawn_task, spawn_task_for, yield_now};
+use isola_events::reclaim::is_over_budget;
+use isola_events::{
+    current_activity, register_activity, sleep, spawn_task, spawn_task_for, timeout, yield_now,
+};
 use isola_hosted::{Loss, link};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{
     ConnectionHandler, TcpConnection, TcpStream, UdpSocket, listen, listen_with, write_statistics,
 };
-use isola_resources::{Entitlement, NETWORK_WRITE, PROCESSOR, PolicyKind, Rate, Weight};
+use isola_resources::{
+    Entitlement, MEMORY, MemoryBudget, NETWORK_WRITE, PROCESSOR, PolicyKind, Rate, Weight,
+};
 use isola_test_cells::{SERVER, TestCell, dial, read_exactly, run_cells, talk};
 use std::future::pending;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Ports of the activities, and their weights.
@@ -351,6 +357,85 @@ fn an_event_that_another_activity_waits_for_processes_few_frames() {
         }
         let most = MOST_IN_EVENT.load(Ordering::Relaxed);
         assert!((1..=MOST).contains(&most), "{most} requests in an event");
+    };
+    talk(1, Loss::Never, server, client);
+}
+
+/// A handler that returns what it receives.
+struct Echo;
+
+impl ConnectionHandler for Echo {
+    fn received(&mut self, connection: &TcpConnection, mut data: Chain) {
+        connection.send(&mut data).unwrap();
+    }
+}
+
+/// Whether the activity of port 7 is to have more than its hard budget, and whether it has.
+static WANTS_OVER: AtomicBool = AtomicBool::new(false);
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// Waits until the server has made the change.
+async fn set_over(over: bool) {
+    WANTS_OVER.store(over, Ordering::Relaxed);
+    while IS_OVER.load(Ordering::Relaxed) != over {
+        sleep(Duration::from_micros(100)).await;
+    }
+}
+
+/// Returns whether a connection to that port returns this message in time.
+async fn is_served(stream: &mut TcpStream, message: &'static [u8], within: Duration) -> bool {
+    stream.write(IoBuf::from_static(message).into()).await.unwrap();
+    timeout(within, read_exactly(stream, message.len())).await.is_ok_and(|echo| echo == message)
+}
+
+#[test]
+fn frames_for_an_activity_above_its_hard_budget_are_dropped_and_those_of_others_are_not() {
+    const LONG: &[u8] = &[7; 1000];
+    let soon = Duration::from_millis(100);
+    let server = || async {
+        let [greedy, fair] = ["greedy", "fair"].map(|name| register_activity(name).unwrap());
+        charge_to(greedy);
+        let _greedy = listen_with(7, 8, |_| Echo).unwrap();
+        let _datagrams = UdpSocket::bind(7).unwrap();
+        charge_to(fair);
+        let _fair = listen_with(8, 8, |_| Echo).unwrap();
+        let memory = MemoryBudget { soft: None, hard: Some(1 << 20) };
+        MEMORY.set_entitlement(greedy, Entitlement { memory, ..Entitlement::default() }).unwrap();
+        MEMORY.set_entitlement(fair, Entitlement { memory, ..Entitlement::default() }).unwrap();
+        let used = &platform().ledger().core(0)[greedy.index()].memory_bytes;
+        loop {
+            used.store(if WANTS_OVER.load(Ordering::Relaxed) { 2 << 20 } else { 0 }, Ordering::Relaxed);
+            platform().report().memory.pressure.fetch_or(RECLAIM, Ordering::SeqCst);
+            sleep(Duration::from_millis(1)).await;
+            IS_OVER.store(is_over_budget(greedy), Ordering::Relaxed);
+            REFUSED
+                .store(platform().report().network.dropped_frames.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    };
+    let client = move || async move {
+        let long = Duration::from_secs(60);
+        let (mut greedy, mut fair) = (dial(7).await, dial(8).await);
+        assert!(is_served(&mut greedy, LONG, long).await && is_served(&mut fair, LONG, long).await);
+        assert_eq!(REFUSED.load(Ordering::Relaxed), 0);
+        set_over(true).await;
+        assert!(is_served(&mut greedy, b"short", long).await, "it could be an acknowledgement");
+        assert!(!is_served(&mut greedy, LONG, soon).await);
+        assert!(timeout(soon, dial(7)).await.is_err(), "a connection takes memory");
+        let socket = UdpSocket::bind(9).unwrap();
+        let before = REFUSED.load(Ordering::Relaxed);
+        assert!(before > 0);
+        for _ in 0..10 {
+            socket.send_to((SERVER, 7).into(), IoBuf::from_static(b"short").into()).unwrap();
+        }
+        assert!(is_served(&mut fair, LONG, long).await && is_served(&mut dial(8).await, LONG, long).await);
+        sleep(Duration::from_millis(5)).await;
+        let after = REFUSED.load(Ordering::Relaxed);
+        assert!(after >= before + 10, "{before}, then {after}");
+        set_over(false).await;
+        // The peer repeats what was dropped.
+        assert_eq!(read_exactly(&mut greedy, LONG.len()).await, LONG);
+        assert!(is_served(&mut dial(7).await, LONG, long).await);
     };
     talk(1, Loss::Never, server, client);
 }

@@ -59,8 +59,8 @@ pub use base::{
 pub use isola_iobuf::{Frame, PartialChecksum};
 pub use stack::{Addressing, Config, ConfigError, Ipv6Addressing, MovedBuckets, Occupancy, Stack};
 pub use steering::{
-    BUCKETS, Bucket, Buckets, CoreShare, KEY_LEN, MAX_CORES, Move, Steering, datagram_port,
-    fast_path_flow_of, flow_of,
+    BUCKETS, Bucket, Buckets, CoreShare, KEY_LEN, MAX_CORES, Move, Steering, continues_connection,
+    datagram_port, fast_path_flow_of, flow_of,
 };
 pub use tcp::{
     AckedData, Algorithm, CongestionControl, ConnectError, ConnectionStats, ConnectionView, Ecn, KeepAlive,

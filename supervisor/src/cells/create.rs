@@ -223,7 +223,15 @@ impl<H: Hardware> Cells<H> {
         if spec.text == Text::Private {
             plan = plan.copied();
         }
-        let (memory_bytes, node) = self.check_exhaustion(id, spec, &plan)?;
+        let (memory_bytes, node, free) = self.check_exhaustion(id, spec, &plan)?;
+        if memory_bytes > free {
+            return match self.claim_memory(spec, memory_bytes) {
+                true => Err(Obstacle::Needs(Need::Loan(memory_bytes, node))),
+                false => {
+                    Err(ManagementError::MemoryExhausted { wanted: spec.memory, free: ByteSize(free) }.into())
+                }
+            };
+        }
         self.images.make_room(memory_bytes, Some(&spec.image), &mut self.core);
         if !self.core.inventory().memory.is_ready(memory_bytes, node) {
             return Err(Obstacle::Needs(Need::Memory(memory_bytes, node)));
@@ -248,25 +256,24 @@ impl<H: Hardware> Cells<H> {
             self.count_images();
             return Err(self.build_error(refusal, spec).into());
         }
+        self.enter_claimed(id, &spec.name);
         Ok(ImageBytes { copied: plan.memory_bytes(Source::Copied), shared })
     }
 
-    /// Checks that there are enough resources. Returns the cell's bytes of memory and the node of its first core.
+    /// Checks that there are enough resources other than memory. Returns the cell's bytes of memory, the node of its first
+    /// core, and the bytes of free memory.
     fn check_exhaustion(
         &self,
         id: CellId,
         spec: &CellSpec,
         plan: &ImagePlan,
-    ) -> Result<(u64, NodeId), ManagementError> {
+    ) -> Result<(u64, NodeId, u64), ManagementError> {
         let inventory = self.core.inventory();
         let request = CoreRequest { count: spec.cores as usize, placement: &spec.placement };
         let chosen = inventory.cores.choose(&request, id).map_err(|refusal| self.core_error(refusal))?;
         let idle = self.images.idle_bytes() - self.images.idle_bytes_of(&spec.image);
         let free = inventory.memory.available() + idle;
-        let exhausted = ManagementError::MemoryExhausted { wanted: spec.memory, free: ByteSize(free) };
-        let Some(bytes) = spec.memory.0.checked_next_multiple_of(CHUNK).filter(|&bytes| bytes <= free) else {
-            return Err(exhausted);
-        };
+        let bytes = spec.memory.0.checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX);
         let slots = inventory.cores.count_for_cells();
         let least = self.core.hardware().least_memory(plan, spec.cores as usize, slots);
         if bytes < least {
@@ -280,7 +287,7 @@ impl<H: Hardware> Cells<H> {
             return Err(ManagementError::DiskNotFree(volume.device));
         }
         let node = chosen.first().and_then(|core| inventory.cores.node(*core)).unwrap_or(NodeId(0));
-        Ok((bytes, node))
+        Ok((bytes, node, free))
     }
 
     /// Converts a refusal of cores to an error of the management protocol, with cell names.

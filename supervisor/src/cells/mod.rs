@@ -203,19 +203,6 @@ impl<H: Hardware> Cells<H> {
         &mut self.core
     }
 
-    /// Returns the parts that survive a failure of the supervisor: the machine, and the memory of the image store.
-    #[cfg(test)]
-    pub(crate) fn into_parts(self) -> (H, Vec<isola_supervisor_core::hardware::SharedOf<H>>) {
-        let Self { core, images, .. } = self;
-        (core.into_hardware(), images.into_memory())
-    }
-
-    /// Returns the core and the image store, for a check of all owners.
-    #[cfg(test)]
-    pub(crate) fn owners(&self) -> (&TrustedCore<H>, &Images<H>) {
-        (&self.core, &self.images)
-    }
-
     /// Returns the journal.
     pub fn journal(&self) -> &Journal {
         &self.journal

@@ -36,6 +36,8 @@ pub(super) enum Job {
 pub(super) enum Need {
     /// This number of zero bytes, on that node as far as possible.
     Memory(u64, NodeId),
+    /// The same, of which some is on its way from cells of lower priority: the claim has it reserved.
+    Loan(u64, NodeId),
     /// The image with this digest, hashed.
     Image(ImageDigest),
 }
@@ -118,14 +120,14 @@ impl PendingRequests {
     pub(super) fn wanted_image(&self) -> Option<ImageDigest> {
         self.requests.iter().find_map(|pending| match pending.need {
             Need::Image(digest) => Some(digest),
-            Need::Memory(..) => None,
+            Need::Memory(..) | Need::Loan(..) => None,
         })
     }
 
     /// Returns the node for whose memory the first request waits.
     pub(super) fn wanted_node(&self) -> Option<NodeId> {
         self.requests.iter().find_map(|pending| match pending.need {
-            Need::Memory(_, node) => Some(node),
+            Need::Memory(_, node) | Need::Loan(_, node) => Some(node),
             Need::Image(_) => None,
         })
     }
@@ -198,9 +200,13 @@ impl<H: Hardware> Cells<H> {
             return;
         }
         while let Some(index) = next(&self.pending) {
-            let Some(PendingRequest { ticket, job, .. }) = self.pending.remove(index, &mut self.core) else {
+            let Some(PendingRequest { ticket, job, need, .. }) = self.pending.remove(index, &mut self.core)
+            else {
                 return;
             };
+            if matches!(need, Need::Loan(..)) {
+                self.drop_claim();
+            }
             let cell = job.cell().and_then(|id| self.table.get(id));
             let error =
                 cell.map_or_else(|| ManagementError::NoSuchCell(shorten("")), |cell| cell.wrong_state());
@@ -214,6 +220,7 @@ impl<H: Hardware> Cells<H> {
         for index in 0..self.pending.requests.len() {
             let Some(pending) = self.pending.remove(index, &mut self.core) else { return false };
             let is_ready = match pending.need {
+                Need::Loan(len_bytes, node) => self.is_claim_ready(len_bytes, node),
                 Need::Memory(len_bytes, node) => self.core.inventory().memory.is_ready(len_bytes, node),
                 Need::Image(digest) => self.images.is_measured(&digest),
             };
@@ -228,13 +235,17 @@ impl<H: Hardware> Cells<H> {
 
     /// Tries to complete a pending request. If circumstances have changed, it stays pending, at the same index.
     fn attempt(&mut self, index: usize, pending: PendingRequest) {
-        let PendingRequest { ticket, since_ns, job, .. } = pending;
+        let PendingRequest { ticket, since_ns, job, need } = pending;
+        if matches!(need, Need::Loan(..)) {
+            self.begin_claimed();
+        }
         let attempt = match &job {
             Job::Create(spec) => self.create_now(spec, since_ns).map(Some),
             Job::Recreate(id) => self.recreate_now(*id, since_ns).map(Some),
             Job::Restart(id) => self.restart_now(*id, since_ns).map(|()| None).map_err(Obstacle::Needs),
             Job::Give(id, wanted) => self.give_now(*id, *wanted, ticket, since_ns).map(|()| None),
         };
+        self.end_claimed();
         match attempt {
             Ok(created) => self.answers.created.extend(created.map(|id| (ticket, Ok(id)))),
             Err(Obstacle::Needs(need)) => {

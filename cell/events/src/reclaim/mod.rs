@@ -19,14 +19,17 @@
 mod choice;
 mod grants;
 mod holders;
+mod over_budget;
 mod reservation;
 mod single_task;
 
 pub use holders::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
+pub use over_budget::is_over_budget;
 pub use reservation::{Reservation, ReserveError, reserve, waiting_requests_of};
 
 use self::choice::{Share, Victim, next_victim, over_hard_budget};
 use self::holders::HOLDERS;
+use self::over_budget::OverBudget;
 use self::single_task::{MayEnd, MustSpawn, SingleTask};
 use crate::elsewhere::elsewhere;
 use crate::event_loop::EVENTS;
@@ -39,7 +42,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use isola_abi::id::ActivityId;
 use isola_abi::ledger::Generation;
-use isola_abi::report::{MemoryPressure, RECLAIM as RECLAIM_FLAG};
+use isola_abi::report::{MemoryPressure, OVER_BUDGET, PRESSURE_LEVEL, RECLAIM as RECLAIM_FLAG};
 use isola_activities::{INFRASTRUCTURE, generation};
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
 use isola_platform::{CoreIndex, Instant, MemoryDemand};
@@ -63,6 +66,8 @@ struct Reclaim {
     cores: AtomicU64,
     /// When a shortage may next cause reclaim, in nanoseconds.
     next_for_shortage: AtomicU64,
+    /// The activities that have more than they may.
+    over_budget: OverBudget,
     /// The limits that the heap watches.
     limits: Once<&'static [AtomicU64]>,
     /// The bytes that each activity has lost.
@@ -129,7 +134,13 @@ fn slot_bytes(activity: ActivityId) -> u64 {
 /// or memory is short.
 #[cold]
 pub(crate) fn look(word: u32) {
+    if word & OVER_BUDGET != 0 {
+        RECLAIM.over_budget.relax();
+    }
     if word & RECLAIM_FLAG == 0 {
+        if word & PRESSURE_LEVEL == MemoryPressure::None as u32 {
+            return;
+        }
         let next = RECLAIM.next_for_shortage.load(Ordering::Relaxed);
         if now() < Instant::from_ns(next) || RECLAIM.cores.load(Ordering::Relaxed) == 0 {
             return;
@@ -192,6 +203,7 @@ fn watch() {
         };
         limit.store(most, Ordering::Relaxed);
     }
+    RECLAIM.over_budget.update();
 }
 
 /// Frees memory until none is demanded, or no holder frees more.

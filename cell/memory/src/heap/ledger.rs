@@ -63,6 +63,31 @@ impl Ledger {
         }
         // SAFETY: `cores` came from a `'static` reference to at least `count` records.
         let slot = unsafe { &*cores.add(core) }.activity.load(Ordering::Relaxed) as usize;
+        self.add_to_slot(core, slot, bytes);
+    }
+
+    /// Returns the slot of the activity that runs on `core`, the calling core; `None` without a ledger.
+    #[inline]
+    pub fn current_slot(&self, core: usize) -> Option<u32> {
+        let cores = self.cores.load(Ordering::Acquire);
+        if cores.is_null() || core >= self.count.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: as in `add`.
+        Some(unsafe { &*cores.add(core) }.activity.load(Ordering::Relaxed))
+    }
+
+    /// Adds `bytes`, modulo 2^64, to the activity at `slot`, from `core`, the calling core.
+    pub fn add_to(&self, core: usize, slot: u32, bytes: usize) {
+        // The counters are stored before `cores`.
+        if !self.cores.load(Ordering::Acquire).is_null() && core < self.count.load(Ordering::Relaxed) {
+            self.add_to_slot(core, slot as usize, bytes);
+        }
+    }
+
+    /// The caller has seen `cores`, and `core` is less than `count`.
+    #[inline(always)]
+    fn add_to_slot(&self, core: usize, slot: usize, bytes: usize) {
         let slots = self.slots.load(Ordering::Relaxed);
         if slot < slots {
             let counters = self.counters.load(Ordering::Relaxed);

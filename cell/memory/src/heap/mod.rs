@@ -30,7 +30,7 @@ use self::class::{CLASSES, Class, entry};
 use self::free_list::FreeList;
 use self::ledger::Ledger;
 use crate::pages::{MAX_NODES, NodeIndex, PageNumber, Pages, Window};
-use crate::regions::collect;
+use crate::regions::{Account, collect};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -118,6 +118,22 @@ impl<C: CoreSource> Heap<C> {
     /// number. The heap looks only when it counts anyway. To be called after [`Self::report_to`].
     pub fn watch_activities(&self, limits: &'static [AtomicU64]) {
         self.ledger.watch(limits);
+    }
+
+    /// Returns the account of the activity that runs on the calling core; `None` without a ledger.
+    #[inline]
+    pub fn account(&self) -> Option<Account> {
+        self.ledger.current_slot(self.cores.current_core()).map(Account)
+    }
+
+    /// Charges memory that is not the heap's to an account.
+    pub fn charge(&self, account: Account, len_bytes: usize) {
+        self.ledger.add_to(self.cores.current_core(), account.0, len_bytes);
+    }
+
+    /// Takes memory that is not the heap's from an account.
+    pub fn discharge(&self, account: Account, len_bytes: usize) {
+        self.ledger.add_to(self.cores.current_core(), account.0, len_bytes.wrapping_neg());
     }
 
     /// Empties the current core's cache, before the core leaves or if memory is short.

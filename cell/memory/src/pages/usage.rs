@@ -8,7 +8,7 @@
 use super::{PAGE_SIZE, PageStatistics};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use isola_abi::report::{MemoryPressure, MemoryReport, RECLAIM};
+use isola_abi::report::{MemoryPressure, MemoryReport, PRESSURE_LEVEL};
 
 /// The counters, in pages. All nodes share each word; a core that changes one has just held a node's lock, beside which
 /// another locked operation costs little.
@@ -48,11 +48,9 @@ impl PressureSink for ReportedPressure {
 
     fn publish(&self, level: MemoryPressure) {
         if let Some(report) = self.report() {
-            // Another core may have set the flag, which remains until the loop has seen it.
-            let before = report.pressure.swap(level as u32, Ordering::SeqCst);
-            if before & RECLAIM != 0 {
-                report.pressure.fetch_or(RECLAIM, Ordering::SeqCst);
-            }
+            // The flags beside the level are not this layer's.
+            let with_level = |word: u32| Some(word & !PRESSURE_LEVEL | level as u32);
+            let _ = report.pressure.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with_level);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The platform's interface for virtual memory: addresses, and pages at them.
 
+use super::charges::Account;
 use core::fmt;
 use core::ptr::NonNull;
 use isola_abi::layout::PageSize;
@@ -94,6 +95,22 @@ pub unsafe trait AddressWindow: Sync {
     /// # Safety
     /// They were retired, and that is over.
     unsafe fn free_tables(&self, address: usize, len: usize);
+
+    /// Returns the account of the activity that runs on the calling core; `None` if the platform has no ledger, as by
+    /// default.
+    fn account(&self) -> Option<Account> {
+        None
+    }
+
+    /// Charges `len` bytes of pages to an account. Called in page faults.
+    fn charge(&self, account: Account, len: usize) {
+        let _ = (account, len);
+    }
+
+    /// Takes `len` bytes from an account that was charged for them.
+    fn discharge(&self, account: Account, len: usize) {
+        let _ = (account, len);
+    }
 }
 
 /// A range of addresses.

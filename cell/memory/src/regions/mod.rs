@@ -24,6 +24,11 @@
 //! but always present). So the faulting code holds no lock that the fault handler takes. An application's pager must
 //! ensure the same for its own locks.
 //!
+//! Filled pages are charged to the activity that runs when they are filled, in a page fault the one that faults, and count
+//! for its memory budget. A page fault never waits for a budget: the faulting event cannot be preempted, and could hold
+//! state of its core that others wait for. The memory scheduler frees memory afterwards. Code that can wait reserves
+//! memory before it accesses a region.
+//!
 //! A filled page stays present until its region is dropped, though 4 KiB pages may migrate to other memory. After the
 //! drop, memory and addresses are reused once every core of the cell has passed its loop and flushed its TLB.
 //!
@@ -32,6 +37,7 @@
 
 mod address_window;
 mod addresses;
+mod charges;
 mod compaction;
 mod grace;
 mod pager;
@@ -45,6 +51,7 @@ pub(crate) use self::address_window::window;
 pub use self::address_window::{
     AddressWindow, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, Retirement, install,
 };
+pub use self::charges::Account;
 pub use self::compaction::{Compaction, CompactionProgress, PageMover};
 pub use self::grace::GracePeriods;
 pub use self::pager::{Filler, Pager};

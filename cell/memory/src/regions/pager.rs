@@ -104,7 +104,7 @@ impl<'a> Filler<'a> {
         // SAFETY: the page is within the region, and only the region's pager has this `Filler`.
         let filled = unsafe { window.fill(self.record.start() + offset, size, frame, contents) }?;
         if filled == FillOutcome::Filled {
-            self.record.count_filled(bytes);
+            self.record.count_filled(bytes, window);
         }
         if self.wanted.is_some_and(|wanted| (offset..end).contains(&wanted)) {
             self.satisfied.set(true);

@@ -43,6 +43,8 @@ impl Region {
         enter(&record)?;
         let region = Self { record };
         region.record.pager.prepare(&Filler::new(&region.record, None))?;
+        let filled = region.filled_bytes();
+        window().into_iter().for_each(|window| region.record.charges.charge(filled, window));
         Ok(region)
     }
 

@@ -1,6 +1,7 @@
 //! The record of a region, which its owner, its pager and the region table share.
 
-use super::address_window::FillError;
+use super::address_window::{AddressWindow, FillError};
+use super::charges::Charges;
 use super::pager::Pager;
 use alloc::boxed::Box;
 use core::fmt;
@@ -18,6 +19,7 @@ pub(super) struct RegionRecord {
     start: AtomicUsize,
     filled_bytes: AtomicUsize,
     faults: AtomicUsize,
+    pub charges: Charges,
 }
 
 /// The reason why a region cannot be created.
@@ -58,7 +60,8 @@ impl RegionRecord {
     /// Creates the record of a region of `len` bytes, in whole pages, without addresses.
     pub fn new(name: &'static str, len: usize, page: PageSize, pager: Box<dyn Pager>) -> Self {
         let count = || AtomicUsize::new(0);
-        Self { name, len, page, pager, start: count(), filled_bytes: count(), faults: count() }
+        let charges = Charges::new();
+        Self { name, len, page, pager, start: count(), filled_bytes: count(), faults: count(), charges }
     }
 
     /// Returns the first address, once the region is in the region table.
@@ -91,7 +94,9 @@ impl RegionRecord {
         self.faults.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn count_filled(&self, bytes: usize) {
-        self.filled_bytes.fetch_add(bytes, Ordering::Relaxed);
+    #[inline]
+    pub fn count_filled(&self, bytes: usize, window: &dyn AddressWindow) {
+        let filled = self.filled_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.charges.follow(filled, window);
     }
 }

@@ -191,6 +191,7 @@ pub(super) fn retire(record: &RegionRecord) {
     let start = record.start();
     // SAFETY: the region's owner is dropping it; its addresses stay taken in the region table.
     let retired = unsafe { window.retire(start, record.span_bytes()) };
+    record.charges.give_back(window);
     RETIRED.fetch_add(1, Ordering::Relaxed);
     let live = REGION_TABLE.lock().as_mut().and_then(|region_table| {
         let (_, entry) = region_table.area(record).at(start)?;

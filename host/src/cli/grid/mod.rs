@@ -1,11 +1,14 @@
 //! `isola grid`: shows and changes the resource grid of a running cell.
 //!
-//! The module `picture` draws the grid for a terminal.
+//! The module `picture` draws the grid for a terminal, the module `tables` formats it for scripts.
 
 mod picture;
+mod tables;
+
+pub(super) use tables::budget_text;
 
 use super::failure::{REFUSED, USAGE};
-use super::{Context, Failure, complete, network, show};
+use super::{Context, Failure, complete, show};
 use crate::cellctl::look_up;
 use crate::client::Client;
 use crate::grid_setup::{
@@ -13,18 +16,17 @@ use crate::grid_setup::{
 };
 use crate::hosted_cells;
 use crate::machine::LockedMachine;
+use crate::output::Format;
 use crate::output::charset::Charset;
 use crate::output::view::{ActivitiesView, GridView, is_running};
-use crate::output::{Format, human, table};
-use crate::query::{Extent, QueryAnswer, facts, in_tree_order};
+use crate::query::{Extent, QueryAnswer, facts};
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use isola_abi::grid::{
-    ActivityRule, BudgetChange, EntitlementChange, GridChange, Metric, PolicyChange, PolicyKind, Priority,
-    Rate, Resource, RuleChange, Weight,
+    ActivityRule, BudgetChange, EntitlementChange, GridChange, PolicyChange, PolicyKind, Priority, Resource,
+    RuleChange, Weight,
 };
-use isola_abi::query::{GridClient, GridSettings, MemoryUse, Query};
-use isola_abi::size::ByteSize;
+use isola_abi::query::Query;
 use ratatui::crossterm::terminal;
 use std::io::{self, IsTerminal};
 use std::num::NonZeroU32;
@@ -56,7 +58,8 @@ times. A pipe and --table get tables.
 
 A resource with the policy `direct` has no scheduler: its requests wait in the order of their arrival, if at all. Other \
 policies order the requests of activities that compete; only these requests are counted here. `isola inspect` shows all \
-cycles of an activity.
+cycles of an activity. Memory is charged to activities in any case. Entitlements that were set are listed whether or not \
+their activities compete, at most 32 per resource.
 
 Examples:
   isola grid show kv
@@ -160,8 +163,9 @@ A rate is a part of a core, of a volume's time or of one call at a time for proc
 per second for network-write and disk, as in 10M; none removes it. With --activity, --limit is that of the activity, otherwise that of each core or queue. An activity's reservation and \
 limit need the policy reserve. All changes of a command are made, or none.
 
-Memory has no policy and no rates, but budgets: while an activity uses no more than --soft, it loses no cached memory to \
-others; above --hard, it loses its own even if the cell has more. none removes a budget.
+Memory has no rates, but budgets: while an activity uses no more than --soft, it loses no cached memory to \
+others; above --hard, it loses its own even if the cell has more, and frames for it are dropped. none removes a budget. \
+The policy of memory orders requests that wait for free memory.
 
 Examples:
   isola grid set kv processor --policy wfq
@@ -223,7 +227,7 @@ pub(super) fn grid(context: &Context, arguments: &Arguments) -> Result<ExitCode,
         Verb::Activities(ActivitiesArguments { cell, most }) => {
             let answer = ask(context, cell, &Query::Activities { most: *most })?;
             let view = ActivitiesView::new(cell, &answer);
-            context.output.answer(&view, || activities_text(&answer))?;
+            context.output.answer(&view, || tables::activities_text(&answer))?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Rule(RuleVerb::Add(arguments)) => {
@@ -316,7 +320,7 @@ impl SetArguments {
 fn show_grid(context: &Context, name: &str, query: &Query) -> Result<ExitCode, Failure> {
     let answer = ask(context, name, query)?;
     let view = GridView::new(name, &answer);
-    context.output.answer(&view, || text(&answer))?;
+    context.output.answer(&view, || tables::text(&answer))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -337,156 +341,5 @@ fn ask(context: &Context, name: &str, query: &Query) -> Result<QueryAnswer, Fail
             }
             Ok(facts(&mut client, name, query)?)
         }
-    }
-}
-
-/// Formats the tree of activities.
-fn activities_text(answer: &QueryAnswer) -> String {
-    let ordered = in_tree_order(&answer.activities, |usage| Some(usage.activity), |usage| usage.parent);
-    let rows = ordered.into_iter().map(|(level, activity)| {
-        let share = activity.cycles as f64 * 100.0 / answer.activity_cycles.max(1) as f64;
-        vec![
-            format!("{}{}", "  ".repeat(level), activity.name),
-            human::count(activity.cycles),
-            format!("{share:.1}%"),
-            human::count(activity.events),
-        ]
-    });
-    let mut text = table(&["ACTIVITY", "CYCLES", "SHARE", "EVENTS"], rows);
-    text.push('\n');
-    let more = answer.activity_count.saturating_sub(answer.activities.len() as u64);
-    if more > 0 {
-        text.push_str(&format!("and {} that have used less: raise --most\n", human::count(more)));
-    }
-    text.push_str(&network::extent_text(answer.extent));
-    text
-}
-
-/// Formats settings and activities.
-fn text(answer: &QueryAnswer) -> String {
-    let settings = answer.grid_settings.iter().map(|settings| {
-        let GridSettings { resource, policy, batch, limit, capacity } = settings;
-        vec![
-            resource.to_string(),
-            policy.map_or("direct".to_owned(), |policy| policy.to_string()),
-            batch.to_string(),
-            rate_text(*resource, *limit, *capacity),
-        ]
-    });
-    let mut text = table(&["RESOURCE", "POLICY", "BATCH", "LIMIT"], settings);
-    text.push('\n');
-    if !answer.rules.is_empty() {
-        let all = || "all".to_owned();
-        let rows = answer.rules.iter().map(|rule| {
-            let ActivityRule { port, peer, activity, each_connection } = rule;
-            vec![
-                port.map_or_else(all, |port| port.to_string()),
-                peer.map_or_else(all, |network| network.to_string()),
-                activity.clone(),
-                if *each_connection { "each connection" } else { "-" }.to_owned(),
-            ]
-        });
-        text.push('\n');
-        text.push_str(&table(&["PORT", "PEER", "ACTIVITY", "BELOW IT"], rows));
-        text.push('\n');
-    }
-    let mut clients: Vec<&GridClient> = answer.grid_clients.iter().collect();
-    clients.sort_by_key(|client| (client.resource, client.core, client.activity));
-    if !clients.is_empty() {
-        let total = |of: &GridClient| -> u64 {
-            let same =
-                clients.iter().filter(|client| (client.resource, client.core) == (of.resource, of.core));
-            same.map(|client| client.cost).fold(0, u64::saturating_add)
-        };
-        let rows = clients.iter().map(|client| {
-            let capacity = answer.grid_settings.iter().find(|settings| settings.resource == client.resource);
-            let capacity = capacity.and_then(|settings| settings.capacity);
-            let share = client.cost as f64 / total(client).max(1) as f64;
-            let entitlement = &client.entitlement;
-            vec![
-                client.resource.to_string(),
-                client.core.to_string(),
-                client.name.clone(),
-                entitlement.weight.get().to_string(),
-                entitlement.priority.0.to_string(),
-                rate_text(client.resource, entitlement.reservation, capacity),
-                rate_text(client.resource, entitlement.limit, capacity),
-                human::count(client.waiting),
-                human::count(client.dispatched),
-                format!("{:.1}%", share * 100.0),
-                human::duration_ns(client.waited_ns / client.dispatched.max(1)),
-                human::duration_ns(client.longest_wait_ns),
-            ]
-        });
-        text.push('\n');
-        text.push_str(&table(
-            &[
-                "RESOURCE",
-                "CORE",
-                "ACTIVITY",
-                "WEIGHT",
-                "PRIORITY",
-                "RESERVED",
-                "LIMIT",
-                "WAITING",
-                "SERVED",
-                "SHARE",
-                "MEAN WAIT",
-                "LONGEST",
-            ],
-            rows,
-        ));
-        text.push('\n');
-    }
-    if !answer.memory.is_empty() {
-        let rows = answer.memory.iter().map(|usage| {
-            let MemoryUse { name, used_bytes, budget, reclaimed_bytes, waiting, .. } = usage;
-            vec![
-                name.clone(),
-                human::cost(*used_bytes, "bytes"),
-                budget_text(budget.soft),
-                budget_text(budget.hard),
-                human::cost(*reclaimed_bytes, "bytes"),
-                human::count(*waiting),
-            ]
-        });
-        text.push('\n');
-        text.push_str(&table(&["ACTIVITY", "MEMORY", "SOFT", "HARD", "RECLAIMED", "WAITING"], rows));
-        text.push('\n');
-    }
-    text.push_str(&network::extent_text(answer.extent));
-    text
-}
-
-/// Formats a budget in the form in which it is set.
-fn budget_text(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string())
-}
-
-/// Formats a rate in the form in which it is set.
-fn rate_text(resource: Resource, rate: Option<Rate>, capacity: Option<Rate>) -> String {
-    match (rate, resource.metric(), capacity) {
-        (None, ..) => "-".to_owned(),
-        (Some(rate), Metric::Cycles, Some(capacity)) => {
-            format!("{:.1}%", rate.units() as f64 * 100.0 / capacity.units() as f64)
-        }
-        (Some(rate), Metric::Cycles, None) => format!("{} cycles/s", human::count(rate.units())),
-        (Some(rate), Metric::Nanoseconds, _) => format!("{:.1}%", rate.units() as f64 / 1e7),
-        (Some(rate), Metric::Bytes, _) => format!("{}/s", ByteSize(rate.units())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_are_shown_as_they_are_set() {
-        let rate = |units| Rate::per_second(units).ok();
-        assert_eq!(rate_text(Resource::Processor, rate(250), rate(1_000)), "25.0%");
-        assert_eq!(rate_text(Resource::Processor, rate(250), None), "250 cycles/s");
-        assert_eq!(rate_text(Resource::NetworkWrite, rate(10 << 20), None), "10 MiB/s");
-        assert_eq!(rate_text(Resource::NetworkWrite, None, None), "-");
-        assert_eq!(rate_text(Resource::Rpc, rate(1_500_000_000), rate(1_000_000_000)), "150.0%");
     }
 }

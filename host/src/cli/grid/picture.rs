@@ -11,14 +11,14 @@
 //!                           ▼
 //! ```
 
-use super::rate_text;
+use super::tables::{rate_text, set_facts};
 use crate::cli::network::extent_text;
 use crate::output::charset::Charset;
 use crate::output::human;
 use crate::output::printable::printable_line;
 use crate::query::{Extent, QueryAnswer, in_tree_order};
 use isola_abi::grid::{Entitlement, PolicyKind, Rate, Resource};
-use isola_abi::query::{CounterName, GridClient, GridSettings};
+use isola_abi::query::{ActivityMemory, CounterName, GridClient, GridSettings};
 use isola_abi::size::ByteSize;
 use unicode_width::UnicodeWidthStr;
 
@@ -211,7 +211,7 @@ impl Picture {
     }
 
     fn resource(&mut self, settings: &GridSettings, answer: &QueryAnswer, counters: &[(CounterName, u64)]) {
-        let GridSettings { resource, policy, batch, limit, capacity } = settings;
+        let GridSettings { resource, policy, batch, limit, capacity, .. } = settings;
         let mut title = policy.map_or("direct", |policy| policy.name()).to_owned();
         if policy.is_some() && batch.get() > 1 {
             title.push_str(&format!(", batches of {batch}"));
@@ -239,7 +239,8 @@ impl Picture {
             self.scheduler(settings, clients, longest_name.unwrap_or_default());
         }
         if *resource == Resource::Memory {
-            self.memory(answer);
+            self.memory(settings, answer);
+            self.entitlements(settings, answer);
             return self.close();
         }
         match (clients.is_empty(), policy) {
@@ -247,33 +248,62 @@ impl Picture {
             (true, None) => self.line("no scheduler: served in the order of arrival", ""),
             (true, Some(_)) => self.line("no activities have competed yet", ""),
         }
+        self.entitlements(settings, answer);
         self.close();
     }
 
+    /// Adds the entitlements that were set, whether the policy uses them or not.
+    fn entitlements(&mut self, settings: &GridSettings, answer: &QueryAnswer) {
+        let set = answer.entitlements.iter().filter(|set| set.resource == settings.resource);
+        let mut shown = 0;
+        for set in set.take(MOST_ACTIVITIES) {
+            let facts = set_facts(set.resource, settings.capacity, &set.entitlement);
+            self.facts(&format!("set {}", printable_line(&set.name)), &facts, &[]);
+            shown += 1;
+        }
+        let more = settings.entitlements.saturating_sub(shown);
+        if more > 0 {
+            self.line(&format!("and {} set more", human::count(more.into())), "");
+        }
+    }
+
     /// Adds the memory of each activity.
-    fn memory(&mut self, answer: &QueryAnswer) {
+    fn memory(&mut self, settings: &GridSettings, answer: &QueryAnswer) {
         if answer.memory.is_empty() {
             self.line("no activity has any", "");
         }
-        let sum = answer.memory.iter().map(|usage| usage.used_bytes).fold(0, u64::saturating_add);
+        let sum = answer.memory.iter().map(|usage| usage.memory.charged_bytes).fold(0, u64::saturating_add);
         let longest = answer.memory.iter().map(|usage| printable_line(&usage.name).width()).max();
         let names = longest.unwrap_or_default().clamp(4, (self.width / 3).clamp(10, 24));
         let bar = (self.width / 4).min(20).min(self.width.saturating_sub(names + 16));
         for usage in answer.memory.iter().take(MOST_ACTIVITIES) {
             let name = self.charset.fit(&printable_line(&usage.name), names);
-            let bar = self.charset.bar(usage.used_bytes as f64 / sum.max(1) as f64, bar);
-            let budgets = [("soft", usage.budget.soft), ("hard", usage.budget.hard)];
+            let ActivityMemory { charged_bytes, budget, reclaimed_bytes } = usage.memory;
+            let bar = self.charset.bar(charged_bytes as f64 / sum.max(1) as f64, bar);
+            let budgets = [("soft", budget.soft), ("hard", budget.hard)];
             let mut right: Vec<String> = budgets
                 .iter()
                 .filter_map(|(kind, bytes)| Some(format!("{kind} {}", ByteSize((*bytes)?))))
                 .collect();
-            if usage.reclaimed_bytes > 0 {
-                right.push(format!("{} reclaimed", human::cost(usage.reclaimed_bytes, "bytes")));
+            if reclaimed_bytes > 0 {
+                right.push(format!("{} reclaimed", human::cost(reclaimed_bytes, "bytes")));
             }
-            self.line(&format!("  {name} {bar} {:>9}", human::cost(usage.used_bytes, "bytes")), "");
+            // The place in the order of requests, if that is not the same for all.
+            let is_set = usage.entitlement != Entitlement { memory: budget, ..Entitlement::default() };
+            if is_set {
+                right.extend(entitlement_facts(settings, &usage.entitlement));
+            }
+            if usage.waiting > 0 {
+                right.push(format!("{} wait", human::count(usage.waiting)));
+            }
+            self.line(&format!("  {name} {bar} {:>9}", human::cost(charged_bytes, "bytes")), "");
             if !right.is_empty() {
                 self.line("", &right.join(", "));
             }
+        }
+        let more = answer.memory.len().saturating_sub(MOST_ACTIVITIES);
+        if more > 0 {
+            self.line(&format!("  and {} that have less", human::count(more as u64)), "");
         }
     }
 
@@ -383,6 +413,7 @@ mod tests {
             batch: NonZeroU32::new(4).unwrap(),
             limit,
             capacity: None,
+            entitlements: 0,
         };
         let limit = Rate::per_second(10 << 20).ok();
         QueryAnswer {

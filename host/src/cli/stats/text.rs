@@ -1,9 +1,10 @@
 //! The text of a snapshot.
 
+use crate::cli::grid::budget_text;
 use crate::cli::inspect::cycles_ns;
 use crate::output::human;
 use crate::output::table;
-use crate::output::view::{LatencyView, StatsView};
+use crate::output::view::{ActivityMemoryView, LatencyView, StatsView};
 use isola_abi::size::ByteSize;
 use std::fmt::Write;
 
@@ -140,32 +141,38 @@ fn percent(part: u64, whole: u64) -> String {
 /// Formats the tree of activities, or those of the report if the cell did not answer.
 fn activities(view: &StatsView) -> String {
     let sum = view.cycles.activities;
-    let row = |name: String, cycles, events, memory: String| {
-        vec![name, human::count(cycles), percent(cycles, sum), human::count(events), memory]
+    let row = |name: String, cycles, events, bytes: Option<i64>, memory: Option<ActivityMemoryView>| {
+        let dash = || "-".to_owned();
+        vec![
+            name,
+            human::count(cycles),
+            percent(cycles, sum),
+            human::count(events),
+            bytes.map_or_else(dash, human::signed_size),
+            budget_text(memory.and_then(|memory| memory.soft_bytes)),
+            budget_text(memory.and_then(|memory| memory.hard_bytes)),
+            memory.map_or_else(dash, |memory| human::cost(memory.reclaimed_bytes, "bytes")),
+        ]
     };
     let mut rows = Vec::new();
     for node in &view.activity_tree {
-        let own = view.activities.iter().find(|usage| node.level == 0 && usage.name == node.name);
-        let bytes = own.map_or_else(|| "-".to_owned(), |usage| human::signed_size(usage.memory_bytes));
-        rows.push(row(format!("{}{}", "  ".repeat(node.level), node.name), node.cycles, node.events, bytes));
+        let name = format!("{}{}", "  ".repeat(node.level), node.name);
+        let bytes = node.memory.map(|memory| i64::try_from(memory.charged_bytes).unwrap_or(i64::MAX));
+        rows.push(row(name, node.cycles, node.events, bytes, node.memory));
     }
     if rows.is_empty() {
         let reported = view.activities.iter();
         rows.extend(reported.map(|usage| {
-            row(usage.name.clone(), usage.cycles, usage.events, human::signed_size(usage.memory_bytes))
+            row(usage.name.clone(), usage.cycles, usage.events, Some(usage.memory_bytes), None)
         }));
     }
     let ended = &view.ended_activities;
     if ended.events > 0 || ended.memory_bytes != 0 {
-        rows.push(row(
-            "(ended)".to_owned(),
-            ended.cycles,
-            ended.events,
-            human::signed_size(ended.memory_bytes),
-        ));
+        rows.push(row("(ended)".to_owned(), ended.cycles, ended.events, Some(ended.memory_bytes), None));
     }
     let listed = view.activity_tree.len() as u64;
-    let text = table(&["ACTIVITY", "CYCLES", "SHARE", "EVENTS", "MEMORY"], rows);
+    let headings = ["ACTIVITY", "CYCLES", "SHARE", "EVENTS", "MEMORY", "SOFT", "HARD", "RECLAIMED"];
+    let text = table(&headings, rows);
     match view.activity_count.map_or(0, |count| count.saturating_sub(listed)) {
         0 => text,
         more => format!("{text}\nand {} activities that have used less", human::count(more)),

@@ -27,8 +27,14 @@ pub(super) struct ActivityLoad {
     pub share_percent: f64,
     /// Their events per second.
     pub events_per_second: f64,
-    /// The heap memory that they hold; null below the top of the tree. An activity can free memory of others.
+    /// The memory that is charged to them; null below the top of the tree. An activity can free memory of others.
     pub memory_bytes: Option<i64>,
+    /// The memory that they do not lose to others.
+    pub soft_bytes: Option<u64>,
+    /// The most memory that they may have.
+    pub hard_bytes: Option<u64>,
+    /// The memory that they lost per second; null below the top of the tree, or without an answer of the cell.
+    pub reclaimed_bytes_per_second: Option<f64>,
     /// Whether the cell answers queries; otherwise its report gives the load, of activities without a parent only.
     pub answered: bool,
 }
@@ -70,10 +76,6 @@ pub(super) struct ResourceLoad {
 pub(super) fn activities(now: &CellSample, before: &CellSample, interval: Interval) -> Vec<ActivityLoad> {
     let all = Cycles::of_cell(now, before).all();
     let cell = &now.info.spec.name;
-    let memory = |name: &str| {
-        let of_name = now.info.activities.activities.iter().filter(|usage| usage.name == name);
-        of_name.map(|usage| usage.memory_bytes).reduce(i64::saturating_add)
-    };
     let Some(answer) = &now.activities else {
         return reported(now, before, interval, all);
     };
@@ -86,6 +88,8 @@ pub(super) fn activities(now: &CellSample, before: &CellSample, interval: Interv
         let was = by_id.get(&usage.activity).filter(|was| was.name == usage.name);
         let cycles = usage.cycles.saturating_sub(was.map_or(0, |was| was.cycles));
         let events = usage.events.saturating_sub(was.map_or(0, |was| was.events));
+        let (memory, old) = (usage.memory, was.and_then(|was| was.memory).unwrap_or_default());
+        let lost = memory.map(|memory| memory.reclaimed_bytes.saturating_sub(old.reclaimed_bytes));
         ActivityLoad {
             cell: cell.clone(),
             activity: Some(usage.activity),
@@ -96,7 +100,10 @@ pub(super) fn activities(now: &CellSample, before: &CellSample, interval: Interv
             use_percent: percent(cycles, all).min(100.0),
             share_percent: percent(cycles, sum).min(100.0),
             events_per_second: interval.rate(events),
-            memory_bytes: if level == 0 { memory(&usage.name) } else { None },
+            memory_bytes: memory.map(|memory| i64::try_from(memory.charged_bytes).unwrap_or(i64::MAX)),
+            soft_bytes: memory.and_then(|memory| memory.budget.soft),
+            hard_bytes: memory.and_then(|memory| memory.budget.hard),
+            reclaimed_bytes_per_second: lost.map(|bytes| interval.rate(bytes)),
             answered: true,
         }
     });
@@ -265,6 +272,12 @@ mod tests {
         );
         assert_eq!((loads[0].share_percent, loads[0].events_per_second), (66.7, 200.0));
         assert_eq!((loads[0].memory_bytes, loads[1].memory_bytes), (Some(4096), None));
+        // 40,000 bytes in two seconds.
+        assert_eq!(
+            (loads[0].soft_bytes, loads[0].hard_bytes, loads[0].reclaimed_bytes_per_second),
+            (Some(1 << 20), Some(2 << 20), Some(20_000.0))
+        );
+        assert_eq!((loads[1].hard_bytes, loads[1].reclaimed_bytes_per_second), (None, None));
     }
 
     #[test]

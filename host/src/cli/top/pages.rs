@@ -3,6 +3,7 @@
 use super::grid_load::{ActivityLoad, ResourceLoad};
 use super::load::{By, CellLoad, CoreLoad, Load};
 use super::plain;
+use crate::cli::grid::budget_text;
 use crate::output::human;
 use crate::output::printable::printable_line;
 use crate::query::in_tree_order;
@@ -241,6 +242,9 @@ fn activities_page(loads: &[ActivityLoad], focus: &Focus) -> Page {
                 load.memory_bytes.map_or(f64::MIN, |bytes| bytes as f64),
                 plain::memory(load.memory_bytes),
             ),
+            budget(load.soft_bytes),
+            budget(load.hard_bytes),
+            Value::number(load.reclaimed_bytes_per_second.unwrap_or(f64::MIN), plain::reclaimed(load)),
             Value::text(&load.cell),
         ];
         let below = load.activity.filter(|id| loads.iter().any(|other| other.parent == Some(*id)));
@@ -260,6 +264,9 @@ fn activities_page(loads: &[ActivityLoad], focus: &Focus) -> Page {
         column("SHARE", 4),
         column("EVENTS/S", 2),
         column("MEMORY", 5),
+        column("SOFT", 7),
+        column("HARD", 6),
+        column("RECLAIMED/S", 8),
         column("CELL", 0),
     ];
     let mut rows: Vec<Row> = rows.collect();
@@ -268,6 +275,11 @@ fn activities_page(loads: &[ActivityLoad], focus: &Focus) -> Page {
         rows.iter_mut().for_each(|row| drop(row.values.pop()));
     }
     Page { columns, rows }
+}
+
+/// Returns a budget; none is the smallest.
+fn budget(bytes: Option<u64>) -> Value {
+    Value::number(bytes.map_or(f64::MIN, |bytes| bytes as f64), budget_text(bytes))
 }
 
 /// Orders activities as a tree, of which only the part at the chosen activity remains.

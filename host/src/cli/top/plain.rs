@@ -2,6 +2,7 @@
 
 use super::grid_load::{ActivityLoad, ResourceLoad};
 use super::load::{CellLoad, CoreLoad, Load};
+use crate::cli::grid::budget_text;
 use crate::output::{human, table};
 use isola_abi::size::ByteSize;
 
@@ -28,6 +29,12 @@ pub(super) fn cost(load: &ResourceLoad) -> String {
 /// Formats the memory of an activity.
 pub(super) fn memory(bytes: Option<i64>) -> String {
     bytes.map_or_else(|| "-".to_owned(), human::signed_size)
+}
+
+/// Formats the memory that an activity lost per second.
+pub(super) fn reclaimed(load: &ActivityLoad) -> String {
+    let bytes = load.reclaimed_bytes_per_second;
+    bytes.map_or_else(|| "-".to_owned(), |bytes| human::cost(bytes as u64, "bytes"))
 }
 
 /// Returns the sentence about cells that do not answer queries.
@@ -65,9 +72,13 @@ fn activities_text(loads: &[ActivityLoad]) -> String {
             percent(load.share_percent),
             human::count(load.events_per_second as u64),
             memory(load.memory_bytes),
+            budget_text(load.soft_bytes),
+            budget_text(load.hard_bytes),
+            reclaimed(load),
         ]
     });
-    let text = table(&["CELL", "ACTIVITY", "USE", "SHARE", "EVENTS/S", "MEMORY"], rows);
+    let headings = ["CELL", "ACTIVITY", "USE", "SHARE", "EVENTS/S", "MEMORY", "SOFT", "HARD", "RECLAIMED/S"];
+    let text = table(&headings, rows);
     let mut silent: Vec<&str> =
         loads.iter().filter(|load| !load.answered).map(|load| load.cell.as_str()).collect();
     silent.dedup();

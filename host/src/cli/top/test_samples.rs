@@ -3,11 +3,11 @@
 use super::sample::{CellSample, Sample};
 use crate::query::{Extent, QueryAnswer};
 use crate::test_data::cell;
-use isola_abi::grid::{PolicyKind, Resource};
+use isola_abi::grid::{MemoryBudget, PolicyKind, Resource};
 use isola_abi::histogram::Histogram;
 use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{ActivityUsage, CellInfo, CoreUsage};
-use isola_abi::query::{GridClient, GridSettings};
+use isola_abi::query::{ActivityMemory, GridClient, GridSettings};
 use isola_abi::report::CorePhase;
 use std::num::NonZeroU32;
 use std::time::Instant;
@@ -67,6 +67,11 @@ pub(super) fn activities_answer(cycles: u64) -> QueryAnswer {
         name: name.into(),
         cycles,
         events: cycles / 100,
+        memory: parent.is_none().then_some(ActivityMemory {
+            charged_bytes: 4096,
+            budget: MemoryBudget { soft: Some(1 << 20), hard: Some(2 << 20) },
+            reclaimed_bytes: cycles,
+        }),
     };
     QueryAnswer {
         activities: vec![
@@ -90,6 +95,7 @@ pub(super) fn grid_answer(served: u64) -> QueryAnswer {
         batch: NonZeroU32::MIN,
         limit: None,
         capacity: None,
+        entitlements: 0,
     });
     let client = |activity, name: &str, part| GridClient {
         resource: Resource::Processor,

@@ -2,7 +2,8 @@
 
 use crate::query::{Extent, QueryAnswer};
 use isola_abi::grid::ActivityRule;
-use isola_abi::query::{ActivityUsage, GridClient, GridSettings, MemoryUse};
+use isola_abi::grid::Entitlement;
+use isola_abi::query::{ActivityMemory, ActivityUsage, GridClient, GridEntitlement, GridSettings, MemoryUse};
 use serde::Serialize;
 
 /// The grid of a cell: `grid show`, `grid set`.
@@ -18,6 +19,8 @@ pub struct GridView {
     pub activities: Vec<GridClientView>,
     /// The memory of activities that have no activity above them.
     pub memory: Vec<MemoryUseView>,
+    /// The entitlements that were set, whether their activities compete or not.
+    pub entitlements: Vec<EntitlementView>,
     /// Whether all cores of the cell have answered.
     pub complete: bool,
 }
@@ -37,6 +40,48 @@ pub struct GridResourceView {
     pub limit: Option<u64>,
     /// The most that each core or queue can serve.
     pub capacity: Option<u64>,
+    /// The number of entitlements that were set: more than are listed, if there are many.
+    pub entitlements: u32,
+}
+
+/// An entitlement that was set at a resource.
+#[derive(Clone, Debug, Serialize)]
+pub struct EntitlementView {
+    /// The resource's name.
+    pub resource: String,
+    /// The name of the activities that have it.
+    pub name: String,
+    /// The weight.
+    pub weight: u32,
+    /// The priority.
+    pub priority: u8,
+    /// The time from a request's arrival to its deadline.
+    pub deadline_ns: u64,
+    /// The least service.
+    pub reservation: Option<u64>,
+    /// The most service.
+    pub limit: Option<u64>,
+    /// The memory that the activity does not lose to others, of the resource `memory`.
+    pub soft_bytes: Option<u64>,
+    /// The most memory.
+    pub hard_bytes: Option<u64>,
+}
+
+impl EntitlementView {
+    fn new(set: &GridEntitlement) -> Self {
+        let Entitlement { weight, priority, deadline_ns, reservation, limit, memory } = set.entitlement;
+        Self {
+            resource: set.resource.to_string(),
+            name: set.name.clone(),
+            weight: weight.get(),
+            priority: priority.0,
+            deadline_ns,
+            reservation: reservation.map(|rate| rate.units()),
+            limit: limit.map(|rate| rate.units()),
+            soft_bytes: memory.soft,
+            hard_bytes: memory.hard,
+        }
+    }
 }
 
 /// An activity at a core or queue.
@@ -74,23 +119,49 @@ pub struct GridClientView {
     pub longest_wait_ns: u64,
 }
 
-/// The memory of an activity.
+/// An activity at the resource `memory`.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryUseView {
     /// The activity's number.
     pub activity: u32,
     /// The activity's name.
     pub name: String,
-    /// The memory that it has, those below it included.
-    pub used_bytes: u64,
+    /// The memory.
+    #[serde(flatten)]
+    pub memory: ActivityMemoryView,
+    /// The weight of its requests that wait.
+    pub weight: u32,
+    /// Their priority.
+    pub priority: u8,
+    /// The time from a request's arrival to its deadline.
+    pub deadline_ns: u64,
+    /// The number of its requests that wait for memory.
+    pub waiting: u64,
+}
+
+/// The memory of an activity that has no activity above it, those below it included.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ActivityMemoryView {
+    /// The memory that is charged to the activity.
+    pub charged_bytes: u64,
     /// The memory that it does not lose to others.
     pub soft_bytes: Option<u64>,
     /// The most that it may have.
     pub hard_bytes: Option<u64>,
     /// The memory that it has lost so far.
     pub reclaimed_bytes: u64,
-    /// The number of its requests that wait for memory.
-    pub waiting: u64,
+}
+
+impl ActivityMemoryView {
+    /// Creates the JSON form.
+    pub fn new(memory: &ActivityMemory) -> Self {
+        Self {
+            charged_bytes: memory.charged_bytes,
+            soft_bytes: memory.budget.soft,
+            hard_bytes: memory.budget.hard,
+            reclaimed_bytes: memory.reclaimed_bytes,
+        }
+    }
 }
 
 impl MemoryUseView {
@@ -98,10 +169,10 @@ impl MemoryUseView {
         Self {
             activity: usage.activity,
             name: usage.name.clone(),
-            used_bytes: usage.used_bytes,
-            soft_bytes: usage.budget.soft,
-            hard_bytes: usage.budget.hard,
-            reclaimed_bytes: usage.reclaimed_bytes,
+            memory: ActivityMemoryView::new(&usage.memory),
+            weight: usage.entitlement.weight.get(),
+            priority: usage.entitlement.priority.0,
+            deadline_ns: usage.entitlement.deadline_ns,
             waiting: usage.waiting,
         }
     }
@@ -157,14 +228,17 @@ pub struct ActivityUsageView {
     pub cycles: u64,
     /// The number of their events.
     pub events: u64,
+    /// Their memory; null if there is an activity above it.
+    pub memory: Option<ActivityMemoryView>,
 }
 
 impl ActivitiesView {
     /// Creates the JSON form of a cell's answer.
     pub fn new(cell: &str, answer: &QueryAnswer) -> Self {
         let activities = answer.activities.iter().map(|usage| {
-            let ActivityUsage { activity, parent, name, cycles, events } = usage.clone();
-            ActivityUsageView { activity, parent, name, cycles, events }
+            let ActivityUsage { activity, parent, name, cycles, events, memory } = usage.clone();
+            let memory = memory.as_ref().map(ActivityMemoryView::new);
+            ActivityUsageView { activity, parent, name, cycles, events, memory }
         });
         Self {
             cell: cell.to_owned(),
@@ -184,6 +258,7 @@ impl GridView {
             rules: answer.rules.iter().map(ActivityRuleView::new).collect(),
             activities: answer.grid_clients.iter().map(GridClientView::new).collect(),
             memory: answer.memory.iter().map(MemoryUseView::new).collect(),
+            entitlements: answer.entitlements.iter().map(EntitlementView::new).collect(),
             complete: answer.extent == Extent::Whole,
         }
     }
@@ -191,7 +266,7 @@ impl GridView {
 
 impl GridResourceView {
     fn new(settings: &GridSettings) -> Self {
-        let GridSettings { resource, policy, batch, limit, capacity } = settings;
+        let GridSettings { resource, policy, batch, limit, capacity, entitlements } = settings;
         Self {
             resource: resource.to_string(),
             metric: resource.metric().to_string(),
@@ -199,6 +274,7 @@ impl GridResourceView {
             batch: batch.get(),
             limit: limit.map(|rate| rate.units()),
             capacity: capacity.map(|rate| rate.units()),
+            entitlements: *entitlements,
         }
     }
 }

@@ -35,7 +35,8 @@ pub use connection::ConnectionView;
 pub use crash::{CrashView, crash_kind};
 pub use event::EventView;
 pub use grid::{
-    ActivitiesView, ActivityRuleView, ActivityUsageView, GridClientView, GridResourceView, GridView,
+    ActivitiesView, ActivityMemoryView, ActivityRuleView, ActivityUsageView, EntitlementView, GridClientView,
+    GridResourceView, GridView, MemoryUseView,
 };
 pub use hosted::HostedView;
 pub use latency::LatencyView;

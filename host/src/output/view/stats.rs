@@ -1,6 +1,8 @@
 //! The JSON form of a snapshot of a cell: `stats`.
 
-use super::{ActivityView, CellView, CoreView, GridClientView, GridView, LatencyView, TrafficView};
+use super::{
+    ActivityMemoryView, ActivityView, CellView, CoreView, GridClientView, GridView, LatencyView, TrafficView,
+};
 use crate::output::human::rfc3339;
 use crate::query::{Extent, QueryAnswer, in_tree_order};
 use isola_abi::histogram::Distribution;
@@ -95,6 +97,8 @@ pub struct ActivityNodeView {
     pub cycles: u64,
     /// The number of their events.
     pub events: u64,
+    /// Their memory; null if there is an activity above it.
+    pub memory: Option<ActivityMemoryView>,
 }
 
 /// A resource of the grid.
@@ -264,6 +268,7 @@ fn nodes(answer: &QueryAnswer) -> Vec<ActivityNodeView> {
         name: usage.name.clone(),
         cycles: usage.cycles,
         events: usage.events,
+        memory: usage.memory.as_ref().map(ActivityMemoryView::new),
     };
     ordered.into_iter().map(node).collect()
 }

@@ -1,13 +1,14 @@
 //! The answers of the fake supervisor's cells to queries.
 
 use isola_abi::grid::{
-    Entitlement, GridChange, PolicyChange, PolicyKind, Rate, Resource, RuleChange, Weight,
+    Entitlement, GridChange, MemoryBudget, PolicyChange, PolicyKind, Rate, Resource, RuleChange, Weight,
 };
 use isola_abi::id::ActivityId;
 use isola_abi::query::{
-    ActivityUsage, AnswerPiece, AnswerRecord, Answers, Connection, CounterName, Direction, FRAMES_BYTES,
-    FrameHead, GridClient, GridSettings, Line, Period, PeriodBatch, PeriodKind, ProfileRecord, Queries,
-    Query, Ring, SampleAccount, SampleBatch, StackSample, TraceActivity, TraceBegin, TraceRecord, TraceSite,
+    ActivityMemory, ActivityUsage, AnswerPiece, AnswerRecord, Answers, Connection, CounterName, Direction,
+    FRAMES_BYTES, FrameHead, GridClient, GridEntitlement, GridSettings, Line, MemoryUse, Period, PeriodBatch,
+    PeriodKind, ProfileRecord, Queries, Query, Ring, SampleAccount, SampleBatch, StackSample, TraceActivity,
+    TraceBegin, TraceRecord, TraceSite,
 };
 use std::num::NonZeroU32;
 
@@ -116,7 +117,14 @@ fn grid(policy: Option<PolicyKind>) -> Vec<AnswerRecord> {
     let settings = Resource::ALL.map(|resource| {
         let capacity = (resource == Resource::Processor).then(|| Rate::per_second(2_000_000_000).unwrap());
         let (batch, limit) = (NonZeroU32::MIN, capacity.map(|capacity| capacity.part(500).unwrap()));
-        AnswerRecord::GridSettings(GridSettings { resource, policy, batch, limit, capacity })
+        AnswerRecord::GridSettings(GridSettings {
+            resource,
+            policy,
+            batch,
+            limit,
+            capacity,
+            entitlements: u32::from(resource == Resource::Memory),
+        })
     });
     let client = |core, activity: u32, cost| {
         AnswerRecord::GridClient(Box::new(GridClient {
@@ -134,8 +142,23 @@ fn grid(policy: Option<PolicyKind>) -> Vec<AnswerRecord> {
         }))
     };
     let done = |core| AnswerRecord::Done { core, connections: 0, half_open: 0, time_wait: 0 };
+    let entitlement =
+        Entitlement { memory: memory().budget, ..Entitlement::by_weight(Weight::new(7).unwrap()) };
+    let (activity, name) = (2, "activity-2".to_owned());
+    let set = GridEntitlement { resource: Resource::Memory, name: name.clone(), entitlement };
+    let usage = MemoryUse { activity, name, entitlement, memory: memory(), waiting: 1 };
+    let memory = [AnswerRecord::GridEntitlement(Box::new(set)), AnswerRecord::MemoryUse(Box::new(usage))];
     let clients = [client(0, 3, 3_000), client(0, 2, 1_000), done(0), client(1, 2, 7), done(1)];
-    [AnswerRecord::Begin { cores: 2 }].into_iter().chain(settings).chain(clients).collect()
+    [AnswerRecord::Begin { cores: 2 }].into_iter().chain(settings).chain(memory).chain(clients).collect()
+}
+
+/// The memory of an activity.
+fn memory() -> ActivityMemory {
+    ActivityMemory {
+        charged_bytes: 70 << 20,
+        budget: MemoryBudget { soft: Some(64 << 20), hard: Some(128 << 20) },
+        reclaimed_bytes: 3 << 20,
+    }
 }
 
 /// A service with two connections, of three activities in all.
@@ -147,6 +170,7 @@ fn activities(most: u32) -> Vec<AnswerRecord> {
             name: name.into(),
             cycles,
             events: cycles / 100,
+            memory: parent.is_none().then(memory),
         }))
     };
     let all = [

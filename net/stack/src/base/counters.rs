@@ -150,6 +150,9 @@ counters! {
     DropDeviceFull = "drop_device_full",
     /// A long frame dropped at critical memory pressure. Counted by the core that receives from the device.
     DropMemoryShort = "drop_memory_short",
+    /// A frame dropped because its activity has more memory than its hard budget. Counted by the core that processes the
+    /// frame.
+    DropActivityMemory = "drop_activity_memory",
     /// Reassembled packets.
     Reassembled = "reassembled",
     /// Credible messages of routers that a packet exceeded the path MTU.

@@ -76,6 +76,23 @@ pub fn datagram_port(frame: &[u8]) -> Option<u16> {
     ports(quote.get(at..)?).map(|(source, _)| source)
 }
 
+/// Returns whether a frame is a TCP segment, over IPv4 or IPv6, that opens no connection.
+pub fn continues_connection(frame: &[u8]) -> bool {
+    const FLAGS_AT: usize = 13;
+    const SYN: u8 = 2;
+    let segment = || {
+        let header = Ethernet2HeaderSlice::from_slice(frame).ok()?;
+        let packet = frame.get(header.slice().len()..)?;
+        let (protocol, at) = match header.ether_type() {
+            EtherType::IPV4 => find_transport4(packet)?,
+            EtherType::IPV6 => find_transport_v6(packet)?,
+            _ => return None,
+        };
+        packet.get(at..).filter(|_| protocol == IpNumber::TCP)
+    };
+    segment().and_then(|segment| segment.get(FLAGS_AT)).is_some_and(|flags| flags & SYN == 0)
+}
+
 /// Returns the protocol of an IPv4 packet and the offset of its header; `None` for fragments.
 fn find_transport4(packet: &[u8]) -> Option<(IpNumber, usize)> {
     let header = Ipv4HeaderSlice::from_slice(packet).ok()?;

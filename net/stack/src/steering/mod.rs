@@ -18,7 +18,7 @@ mod flow;
 mod share;
 mod toeplitz;
 
-pub use flow::{datagram_port, fast_path_flow_of, flow_of};
+pub use flow::{continues_connection, datagram_port, fast_path_flow_of, flow_of};
 pub use share::CoreShare;
 pub use toeplitz::KEY_LEN;
 

@@ -35,6 +35,19 @@ fn create(cells: &mut Cells<FakeMachine>, spec: CellSpec) -> Result<CellId, Mana
     cells.create_waiting(spec)
 }
 
+impl<H: Hardware> Cells<H> {
+    /// Returns the parts that survive a failure of the supervisor: the machine, and the memory of the image store.
+    pub(crate) fn into_parts(self) -> (H, Vec<isola_supervisor_core::hardware::SharedOf<H>>) {
+        let Self { core, images, .. } = self;
+        (core.into_hardware(), images.into_memory())
+    }
+
+    /// Returns the core and the image store, for a check of all owners.
+    pub(crate) fn owners(&self) -> (&TrustedCore<H>, &Images<H>) {
+        (&self.core, &self.images)
+    }
+}
+
 impl Cells<FakeMachine> {
     /// Creates a cell, and does the work for which the request waits.
     fn create_waiting(&mut self, spec: CellSpec) -> Result<CellId, ManagementError> {

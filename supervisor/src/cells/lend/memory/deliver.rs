@@ -1,5 +1,6 @@
 //! Unplugged memory: its way to the borrower or the lender.
 
+use super::claims::NEW_CELL;
 use super::{LoanRequest, MemoryReturn, PATIENCE_NS, Purpose, Reclaim};
 use crate::cells::Cells;
 use crate::cells::cell::Cell;
@@ -86,9 +87,9 @@ impl<H: Hardware> Cells<H> {
     /// Asks further lenders, and plugs reserved memory that is zero.
     pub(in crate::cells) fn settle_memory(&mut self) {
         self.loans.memory.is_unsettled = false;
-        for borrower in self.loans.memory.requests.iter().map(|coming| coming.borrower).collect::<Vec<_>>() {
-            self.deliver_loan(borrower);
-        }
+        let borrowers = self.loans.memory.requests.iter().map(|coming| coming.borrower);
+        let borrowers: Vec<CellId> = borrowers.filter(|borrower| *borrower != NEW_CELL).collect();
+        borrowers.into_iter().for_each(|borrower| self.deliver_loan(borrower));
         let mut index = 0;
         while index < self.loans.memory.returns.len() {
             index += usize::from(self.deliver_return(index) == Plugged::Later);
@@ -98,7 +99,7 @@ impl<H: Hardware> Cells<H> {
     /// Plugs the memory of a request for a loan into the borrower, once enough has come.
     fn deliver_loan(&mut self, id: CellId) {
         let memory = &mut self.loans.memory;
-        let is_asked = memory.reclaims.iter().any(|reclaim| reclaim.purpose == Purpose::LoanTo(id));
+        let is_asked = memory.asks_for(id);
         let Some(index) = memory.requests.iter().position(|coming| coming.borrower == id) else { return };
         let needs_more = memory.requests.get(index).is_some_and(LoanRequest::needs_more);
         if is_asked || needs_more && self.ask_lender(id) {

@@ -11,12 +11,14 @@
 //! | file | contents |
 //! |---|---|
 //! | this | the state; requests for loans and for returns |
+//! | `claims` | memory for new and restarted cells |
 //! | `deliver` | unplugged memory: its way to borrower or lender, and the ends of cells |
 //! | `debts` | loans in ownership records, and recovery |
 //!
 //! A memory request stays open meanwhile, for at most [`ASK_NS`] and the time of one lender and of scrubbing: a core
 //! waits no longer than five seconds for the answer ([`isola_abi::growth`]).
 
+mod claims;
 mod debts;
 mod deliver;
 
@@ -55,6 +57,8 @@ pub(in crate::cells) struct MemoryLoans {
     reclaims: Vec<Reclaim>,
     /// The requests for loans in progress, at most one for each borrower.
     requests: Vec<LoanRequest>,
+    /// The request whose memory the cell may use that is being built.
+    claim: Option<LoanRequest>,
     /// The memory on its way back.
     pub(super) returns: Vec<MemoryReturn>,
     /// The saved loans of recovered cells, until all cells are recovered.
@@ -84,6 +88,7 @@ enum Purpose {
 #[derive(Clone, Debug)]
 struct LoanRequest {
     borrower: CellId,
+    priority: u8,
     renewal: Renewal,
     lease_ns: u64,
     /// The bytes that no lender has returned yet.
@@ -107,6 +112,17 @@ pub(super) struct MemoryReturn {
 }
 
 impl LoanRequest {
+    /// Returns a request for `missing` bytes beside `free` bytes of free memory, which are reserved.
+    fn new(
+        (borrower, priority): (CellId, u8),
+        (renewal, lease_ns): (Renewal, u64),
+        (missing_bytes, least_bytes, free): (u64, u64, u64),
+        since_ns: u64,
+    ) -> Self {
+        let came = Vec::from_iter((free > 0).then_some((None, free)));
+        Self { borrower, priority, renewal, lease_ns, missing_bytes, least_bytes, came, since_ns }
+    }
+
     fn came_bytes(&self) -> u64 {
         self.came.iter().map(|(_, bytes)| bytes).sum()
     }
@@ -119,8 +135,19 @@ impl LoanRequest {
     }
 
     fn loan(&self, lender: Option<CellId>, len_bytes: u64) -> MemoryLoan {
-        let until_ns = self.since_ns.saturating_add(self.lease_ns);
-        let Self { borrower, renewal, lease_ns, .. } = *self;
+        self.loan_until(self.borrower, lender, len_bytes, self.since_ns)
+    }
+
+    /// Returns a loan whose lease begins at `from_ns`.
+    fn loan_until(
+        &self,
+        borrower: CellId,
+        lender: Option<CellId>,
+        len_bytes: u64,
+        from_ns: u64,
+    ) -> MemoryLoan {
+        let Self { renewal, lease_ns, .. } = *self;
+        let until_ns = from_ns.saturating_add(lease_ns);
         MemoryLoan { lender, borrower, len_bytes, renewal, lease_ns, until_ns, due_ns: until_ns }
     }
 }
@@ -131,6 +158,7 @@ impl MemoryLoans {
             lending: MemoryLending::new(),
             reclaims: Vec::new(),
             requests: Vec::new(),
+            claim: None,
             returns: Vec::new(),
             saved: Vec::new(),
             is_unsettled: false,
@@ -151,6 +179,11 @@ impl MemoryLoans {
             || self.lent_bytes(id) > 0
             || self.reclaims.iter().any(|reclaim| reclaim.from == id)
             || self.requests.iter().any(|coming| coming.borrower == id)
+    }
+
+    /// Returns whether a lender has yet to answer for a loan to that borrower.
+    fn asks_for(&self, borrower: CellId) -> bool {
+        self.reclaims.iter().any(|reclaim| reclaim.purpose == Purpose::LoanTo(borrower))
     }
 
     /// Returns the bytes that a cell owns and does not have.
@@ -194,20 +227,15 @@ impl<H: Hardware> Cells<H> {
         if self.loans.memory.requests.iter().any(|coming| coming.borrower == id) {
             return true;
         }
+        let Some(priority) = self.table.get(id).map(|cell| cell.spec.lending.priority) else { return false };
         let since_ns = self.core.now_ns();
-        let spare: u64 = self.memory_lenders(id, since_ns).iter().map(|(_, bytes)| bytes).sum();
+        let spare: u64 = self.memory_lenders((id, priority), since_ns).iter().map(|(_, bytes)| bytes).sum();
         if spare < block.least_bytes {
             return false;
         }
-        self.loans.memory.requests.push(LoanRequest {
-            borrower: id,
-            renewal: Renewal::ByUse,
-            lease_ns: REQUEST_LEASE_NS,
-            missing_bytes: block.largest_bytes,
-            least_bytes: block.least_bytes,
-            came: Vec::new(),
-            since_ns,
-        });
+        let lease = (Renewal::ByUse, REQUEST_LEASE_NS);
+        let bytes = (block.largest_bytes, block.least_bytes, 0);
+        self.loans.memory.requests.push(LoanRequest::new((id, priority), lease, bytes, since_ns));
         let is_asked = self.ask_lender(id);
         if !is_asked {
             self.loans.memory.requests.retain(|coming| coming.borrower != id);
@@ -235,6 +263,7 @@ impl<H: Hardware> Cells<H> {
         if !cell.is_running() {
             return Err(cell.wrong_state());
         }
+        let priority = cell.spec.lending.priority;
         let refused = |what: String| Err(ManagementError::OutOfLimits(what));
         if self.loans.memory.requests.iter().any(|coming| coming.borrower == id) {
             return refused(format!("memory is on its way to {name:?} already: wait for it"));
@@ -252,7 +281,7 @@ impl<H: Hardware> Cells<H> {
         }
         let idle = self.images.idle_bytes();
         let free = wanted.min((self.core.inventory().memory.available() + idle) / CHUNK * CHUNK);
-        let lenders = self.memory_lenders(id, since_ns);
+        let lenders = self.memory_lenders((id, priority), since_ns);
         let spare: u64 = lenders.iter().map(|(_, bytes)| bytes).sum();
         if free + spare < wanted {
             return refused(format!(
@@ -265,15 +294,8 @@ impl<H: Hardware> Cells<H> {
         images.make_room(free, None, core);
         let free = wanted.min(self.core.inventory().memory.available() / CHUNK * CHUNK);
         self.core.reserve_memory(free);
-        let coming = LoanRequest {
-            borrower: id,
-            renewal: Renewal::None,
-            lease_ns,
-            missing_bytes: wanted - free,
-            least_bytes: CHUNK,
-            came: if free > 0 { alloc::vec![(None, free)] } else { Vec::new() },
-            since_ns,
-        };
+        let (lease, bytes) = ((Renewal::None, lease_ns), (wanted - free, CHUNK, free));
+        let coming = LoanRequest::new((id, priority), lease, bytes, since_ns);
         let from = lenders.first().map(|(lender, _)| *lender).filter(|_| free < wanted);
         let loan = coming.loan(from, wanted);
         self.loans.memory.requests.push(coming);
@@ -356,11 +378,12 @@ impl<H: Hardware> Cells<H> {
             return false;
         };
         let (missing, since_ns, sources) = (coming.missing_bytes, coming.since_ns, coming.came.len());
+        let party = (borrower, coming.priority);
         if now.saturating_sub(since_ns) > ASK_NS || sources >= MAX_LOANS {
             return false;
         }
         let times_ns = (now, now.saturating_add(LENDER_PATIENCE_NS));
-        for (lender, spare) in self.memory_lenders(borrower, now) {
+        for (lender, spare) in self.memory_lenders(party, now) {
             let Some((cell, mut parts)) = self.parts(lender) else { continue };
             if cell.begin_reclaim(&mut parts, missing.min(spare), times_ns) {
                 let purpose = Purpose::LoanTo(borrower);
@@ -373,9 +396,8 @@ impl<H: Hardware> Cells<H> {
         false
     }
 
-    /// Returns the cells that can be asked for memory for a borrower, and the bytes that each lends.
-    fn memory_lenders(&self, borrower: CellId, now: u64) -> Vec<(CellId, u64)> {
-        let Some(cell) = self.table.get(borrower) else { return Vec::new() };
+    /// Returns the cells that can be asked for memory for a borrower with that priority, and the bytes that each lends.
+    fn memory_lenders(&self, borrower: (CellId, u8), now: u64) -> Vec<(CellId, u64)> {
         let party = |cell: &Cell| {
             let low_bytes = cell.spec.lending.memory_low?.0;
             let owned =
@@ -394,7 +416,7 @@ impl<H: Hardware> Cells<H> {
         let parties: Vec<MemoryParty> = self.table.iter().filter_map(party).collect();
         let memory = &self.loans.memory;
         let lent = |id| memory.lent_bytes(id) > 0 || memory.reclaims.iter().any(|reclaim| reclaim.from == id);
-        memory.lending.lenders((borrower, cell.spec.lending.priority), &parties, now, lent)
+        memory.lending.lenders(borrower, &parties, now, lent)
     }
 
     /// Returns the bytes of its pool that a borrower does not use, by its report.

@@ -1,5 +1,7 @@
 //! Memory loans and their returns, for all fates of borrower and lender.
 
+mod claims;
+
 use super::*;
 use crate::fake::every_chunk_has_one_owner;
 use isola_abi::growth::{Answer, Refusal};
@@ -265,7 +267,7 @@ fn memory_in_transfer_is_reserved_for_the_borrower_and_then_for_the_lender() {
     let mut cells = full_machine();
     let lacks_memory = |cells: &mut Cells<FakeMachine>| {
         assert_eq!(cells.machine().memory_free, ByteSize(0));
-        let other = member("other", 2, 99, None);
+        let other = member("other", 2, 0, None);
         assert!(matches!(cells.create(other), Err(ManagementError::MemoryExhausted { .. })));
     };
     request(&mut cells, "service", 2, 16);
