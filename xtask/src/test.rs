@@ -89,9 +89,14 @@ impl Stage {
                 &[Need::Tap, Need::Memcached, Need::Libmemcached, Need::Prometheus, Need::E2fsprogs]
             }
             Self::Memcheck => &[Need::Valgrind],
-            Self::Machine => {
-                &[Need::Tap, Need::Libmemcached, Need::HttpClients, Need::AddressServers, Need::E2fsprogs]
-            }
+            Self::Machine => &[
+                Need::Tap,
+                Need::Libmemcached,
+                Need::HttpClients,
+                Need::AddressServers,
+                Need::E2fsprogs,
+                Need::Busybox,
+            ],
         }
     }
 }

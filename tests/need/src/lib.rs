@@ -47,6 +47,8 @@ pub enum Need {
     Prometheus,
     /// The programs that make and check ext4 file systems.
     E2fsprogs,
+    /// Programs of Linux that cells run: busybox, linked statically.
+    Busybox,
 }
 
 /// A prerequisite that the host lacks.
@@ -69,7 +71,7 @@ impl std::fmt::Display for Missing {
 
 impl Need {
     /// All prerequisites.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Tap,
         Self::Memcached,
         Self::Libmemcached,
@@ -78,6 +80,7 @@ impl Need {
         Self::AddressServers,
         Self::Prometheus,
         Self::E2fsprogs,
+        Self::Busybox,
     ];
 
     /// Returns the prerequisite's name in [`SKIP`].
@@ -91,6 +94,7 @@ impl Need {
             Self::AddressServers => "address-servers",
             Self::Prometheus => "prometheus",
             Self::E2fsprogs => "e2fsprogs",
+            Self::Busybox => "busybox",
         }
     }
 
@@ -114,6 +118,7 @@ impl Need {
             Self::E2fsprogs => {
                 "volumes with ext4 file systems, and e2fsck's and mke2fs's opinion of them (storage)"
             }
+            Self::Busybox => "Linux programs in cells (tests/tests/linux.rs)",
         }
     }
 
@@ -130,6 +135,7 @@ impl Need {
             }
             Self::Prometheus => &["prometheus"],
             Self::E2fsprogs => &["e2fsprogs"],
+            Self::Busybox => &["busybox-static"],
         }
     }
 
@@ -153,6 +159,7 @@ impl Need {
             Self::AddressServers => &["dnsmasq", "kea-dhcp4", "kea-dhcp6", "ping", "radvd"],
             Self::Prometheus => &["prometheus", "promtool"],
             Self::E2fsprogs => &["debugfs", "e2fsck", "mke2fs"],
+            Self::Busybox => &["busybox"],
         }
     }
 

@@ -106,7 +106,16 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "apps",
         folders: &["apps"],
-        may_use: &["abi", "iobuf", "platform", "cell", "services", "linux", "application library", "image link"],
+        may_use: &[
+            "abi",
+            "iobuf",
+            "platform",
+            "cell",
+            "services",
+            "linux",
+            "application library",
+            "image link",
+        ],
     },
     // The application that fails on purpose.
     Layer {
