@@ -69,14 +69,6 @@ impl Root {
         self.mount_at("/sys", sys_file_system(system), "sysfs", true).await
     }
 
-    /// Unmounts the volumes.
-    ///
-    /// # Errors
-    /// A text for people.
-    pub async fn unmount(self) -> Result<(), String> {
-        self.volumes.unmount().await.map_err(|error| error.to_string())
-    }
-
     /// Mounts a file system at a path, whose directories are created if they do not exist.
     async fn mount_at(
         &self,

@@ -305,6 +305,13 @@ impl<P: Clone> Family<P> {
         }
     }
 
+    /// Removes a process that could not be started. The next one gets its id.
+    pub fn cancel(&mut self, pid: u32) {
+        self.members.remove(&pid);
+        self.threads.remove(&pid);
+        self.last_id = pid.saturating_sub(1);
+    }
+
     /// Records that a signal stopped or continued a process. Returns its parent to notify; `None` if nothing changed.
     pub fn stop_or_continue(&mut self, pid: u32, status: ExitStatus) -> Option<ChildNotice<P>> {
         let member = self.members.get_mut(&pid)?;
@@ -416,7 +423,10 @@ mod tests {
     fn a_parent_waits_for_its_children_once() {
         let mut family = family();
         assert_eq!(family.wait(INIT, ChildSelector::Any, EXITED), Err(Errno::ECHILD));
+        let canceled = add(&mut family, INIT);
+        family.cancel(canceled);
         let (first, second) = (add(&mut family, INIT), add(&mut family, INIT));
+        assert_eq!(first, canceled);
         assert_eq!(family.wait(INIT, ChildSelector::Any, EXITED), Ok(None));
         let status = ExitStatus::Exited(3);
         let notices = family.end(second, status, TIME);

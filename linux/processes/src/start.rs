@@ -75,11 +75,19 @@ pub async fn start(system: &Arc<System>, program: FirstProgram) -> Result<ExitSt
     };
     process.show(&thread.files, &thread.view);
     thread.set_credentials(program.credentials);
-    thread.caller().change_directory(&program.directory).await?;
-    let path = program.input.path.clone();
-    let file = open_program(&thread, AT_FDCWD, &path, 0).await?;
-    execute(&mut thread, file, program.input).await?;
+    if let Err(error) = execute_first(&mut thread, &program.directory, program.input).await {
+        system.family.lock().cancel(process.pid);
+        return Err(error);
+    }
     system.environment.spawn(Box::new(move || Box::pin(thread.run())));
     let ended = || system.ended_status();
     Ok(process.changes.wait_until(ended).await)
+}
+
+/// Makes the first process execute its program.
+async fn execute_first(thread: &mut Thread, directory: &[u8], input: ProgramInput) -> Result<(), Errno> {
+    thread.caller().change_directory(directory).await?;
+    let path = input.path.clone();
+    let file = open_program(thread, AT_FDCWD, &path, 0).await?;
+    execute(thread, file, input).await
 }

@@ -286,3 +286,11 @@ fn vfork_suspends_the_parent_until_the_child_ends() {
     cell.install("/program", program);
     assert_eq!(cell.run(&["/program"]), EXITED);
 }
+
+#[test]
+fn a_program_that_does_not_exist_leaves_the_first_id_to_the_next() {
+    let cell = Cell::new();
+    cell.install("/program", Program::new().syscall(linux::__NR_getpid, &[]).returns(1).exits(0));
+    assert_eq!(cell.try_run(&["/none"]), Err(isola_linux_processes::Errno::ENOENT));
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}

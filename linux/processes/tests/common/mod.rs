@@ -10,7 +10,7 @@ use isola_linux_files::{
 use isola_linux_memory::{BoxFuture, FrameBudget, UserBuffer};
 use isola_linux_processes::credentials::Credentials;
 use isola_linux_processes::loader::ProgramInput;
-use isola_linux_processes::{Environment, ExitStatus, FirstProgram, System, TaskMaker, start};
+use isola_linux_processes::{Environment, Errno, ExitStatus, FirstProgram, System, TaskMaker, start};
 use isola_linux_sim::{Program, STEP_SIZE, SimulatedUserMode, run};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -159,6 +159,11 @@ impl Cell {
 
     /// Runs the program of a file as the first process, to its end.
     pub fn run(&self, arguments: &[&str]) -> ExitStatus {
+        self.try_run(arguments).expect("the program starts")
+    }
+
+    /// As [`Self::run`]. Returns the error if the program cannot be started.
+    pub fn try_run(&self, arguments: &[&str]) -> Result<ExitStatus, Errno> {
         let console = Console::new(self.console.clone());
         let file = || -> Arc<OpenFile> { console.open() };
         let program = FirstProgram {
@@ -172,7 +177,7 @@ impl Cell {
             standard_files: [file(), file(), file()],
         };
         let system = self.system.clone();
-        self.run_tasks(async move { start(&system, program).await.expect("the program starts") })
+        self.run_tasks(async move { start(&system, program).await })
     }
 
     /// Returns the output of the programs.
