@@ -38,7 +38,7 @@ async fn main(arguments: Arguments) -> ExitCode {
     };
     let Some(user_mode) = isola::user_mode() else {
         println!(
-            "linux: the processor cannot run programs in user mode: docs/isolation.md says what it needs"
+            "linux: the processor cannot run programs in user mode: docs/isolation.md lists its requirements"
         );
         return ExitCode::FAILURE;
     };

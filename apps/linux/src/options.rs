@@ -10,7 +10,7 @@ pub const USAGE: &str = "usage: linux [--trace] [--missing-calls] [-e NAME=VALUE
 /// The environment of a program without options, as containers have it.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What the image runs.
+/// The program to run, and its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Print calls.
@@ -33,7 +33,7 @@ impl Options {
     /// Parses the arguments.
     ///
     /// # Errors
-    /// A text that says what is wrong.
+    /// A text about the mistake.
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut arguments = arguments.into_iter();
         let mut options = Self {

@@ -60,7 +60,7 @@ fn files_in_memory(permissions: u32) -> TmpFsOptions {
 }
 
 impl Root {
-    /// Mounts what shows the state of the system: `/proc` and `/sys`.
+    /// Mounts `/proc` and `/sys`, which show the state of the system.
     ///
     /// # Errors
     /// A text for people.

@@ -34,8 +34,8 @@ pub struct CloneRequest {
     pub pidfd: u64,
 }
 
-/// The flags with an effect here. `CLONE_UNTRACED`, `CLONE_DETACHED`, `CLONE_SYSVSEM` and `CLONE_IO` concern what does
-/// not exist.
+/// The flags with an effect here. `CLONE_UNTRACED`, `CLONE_DETACHED`, `CLONE_SYSVSEM` and `CLONE_IO` concern
+/// features that do not exist.
 const KNOWN: u64 = CLONE_VM as u64
     | CLONE_FS as u64
     | CLONE_FILES as u64

@@ -14,13 +14,13 @@ const UNCHANGED: u32 = u32::MAX;
 /// A real, effective and saved id, and that for files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
-    /// Who started the program.
+    /// The id of the program's starter.
     pub real: u32,
-    /// Whose permissions it has.
+    /// The id with whose permissions it runs.
     pub effective: u32,
     /// To which effective id it may return.
     pub saved: u32,
-    /// Whose permissions it has for files.
+    /// The id for accesses to files.
     pub files: u32,
 }
 
@@ -104,7 +104,7 @@ pub struct Capabilities {
     pub effective: u64,
     /// Those that `execve` may keep.
     pub inheritable: u64,
-    /// The limit of what `execve` may give.
+    /// The capabilities that `execve` may give.
     pub bounding: u64,
     /// Those that `execve` of an ordinary file keeps.
     pub ambient: u64,

@@ -1,4 +1,4 @@
-//! What the personality needs of the cell: time, tasks, random numbers, facts of the machine.
+//! The personality's requirements of the cell: time, tasks, random numbers, facts of the machine.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -33,7 +33,7 @@ pub trait Environment: Send + Sync {
     /// Returns the core that executes the caller.
     fn current_core(&self) -> usize;
 
-    /// Returns the cell's memory and what of it is free, in bytes.
+    /// Returns the cell's memory and the free part of it, in bytes.
     fn memory(&self) -> (u64, u64);
 
     /// Returns the cell's name, which is its host name.

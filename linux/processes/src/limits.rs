@@ -9,7 +9,7 @@ use isola_linux_abi::numbers::{
 /// No limit.
 pub const UNLIMITED: u64 = RLIM64_INFINITY as u64;
 
-/// The most open files of a process, whatever its limit (`/proc/sys/fs/nr_open`).
+/// The most open files of a process; no limit is higher (`/proc/sys/fs/nr_open`).
 const MOST_FILES: u64 = 1 << 20;
 
 /// A limit.

@@ -8,7 +8,7 @@ use spin::Mutex;
 /// The most different entries. Further ones are counted together.
 const MOST_ENTRIES: usize = 1024;
 
-/// What programs asked for in vain, with counts.
+/// Calls and features that do not exist, with the number of times that programs asked for them.
 #[derive(Debug, Default)]
 pub struct MissingCalls {
     counts: Mutex<BTreeMap<String, u64>>,

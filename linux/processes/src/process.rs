@@ -1,4 +1,4 @@
-//! A process: what its threads share.
+//! A process: the state that its threads share.
 
 use crate::credentials::Ids;
 use crate::exit_status::ExitStatus;
@@ -22,7 +22,7 @@ pub struct Process {
     pub signals: Mutex<ProcessSignals>,
     /// Its resource limits.
     pub limits: Mutex<Limits>,
-    /// What it executes.
+    /// The program that it executes.
     pub program: Mutex<ProgramFacts>,
     /// The user ids of the thread that changed them last, for checks of signals.
     pub user: Mutex<Ids>,
@@ -65,7 +65,7 @@ struct State {
     has_released_parent: bool,
 }
 
-/// What a thread has to do before its program continues.
+/// A demand that a thread meets before its program continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
     /// End, as its process ends.
@@ -172,7 +172,7 @@ impl Process {
         self.changes.wake_all();
     }
 
-    /// Returns what a thread has to do before its program continues.
+    /// Returns the demand that a thread meets before its program continues.
     pub fn demand(&self, thread: &ThreadState) -> Option<Demand> {
         let state = self.state.lock();
         match (state.ending, state.executing) {

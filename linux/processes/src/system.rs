@@ -1,4 +1,4 @@
-//! The processes of a cell, and what they share.
+//! The processes of a cell, and their shared state.
 
 use crate::Errno;
 use crate::environment::Environment;
@@ -20,7 +20,7 @@ use isola_linux_memory::MemoryCharge;
 use isola_user_mode::UserMode;
 use spin::Mutex;
 
-/// The processes of a cell, and what they share.
+/// The processes of a cell, and their shared state.
 pub struct System {
     /// The platform, which runs programs.
     pub user_mode: &'static dyn UserMode,

@@ -241,10 +241,10 @@ impl Thread {
             && (self.process.demand(&self.state).is_some() || delivery::has_effect(self))
     }
 
-    /// Handles what others want of the thread: its end, a stop, signals.
+    /// Handles the demands of others: the thread's end, a stop, signals.
     async fn attend(&mut self) -> Flow {
         loop {
-            // Before the checks: what comes after them interrupts the thread again.
+            // Before the checks: later demands interrupt the thread again.
             self.state.take_attention();
             if self.exit_code.is_some() {
                 return Flow::End;

@@ -1,4 +1,4 @@
-//! The part of a thread that others use: its signals, and whether it has to stop what it does.
+//! The part of a thread that others use: its signals, and the request to leave its program or its wait.
 
 use crate::signals::{AlternateStack, PendingSignals, Signal, SignalActions, SignalSet};
 use alloc::vec::Vec;

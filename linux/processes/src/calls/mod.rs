@@ -34,7 +34,7 @@ pub struct Call {
     pub name: &'static str,
     /// The names of its parameters.
     pub parameters: &'static [&'static str],
-    /// What differs from Linux; empty if nothing is known.
+    /// Differences from Linux; empty if none is known.
     pub notes: &'static str,
 }
 

@@ -27,7 +27,7 @@ pub enum Placement {
 /// The addresses of a loaded program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loaded {
-    /// What is added to the program's addresses.
+    /// The number that is added to the program's addresses.
     pub base: u64,
     /// Its first instruction.
     pub entry: u64,

@@ -1,4 +1,4 @@
-//! `/proc` and `/sys`: what they show of processes and the system (proc(5)).
+//! `/proc` and `/sys`: texts about processes and the system (proc(5)).
 
 mod process;
 mod system;

@@ -1,4 +1,4 @@
-//! What a process does with a signal: `rt_sigaction`.
+//! The actions of a process for signals: `rt_sigaction`.
 
 use super::set::{DefaultAction, Signal, SignalSet};
 use isola_linux_abi::Errno;

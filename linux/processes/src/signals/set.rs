@@ -1,4 +1,4 @@
-//! Signal numbers, sets of them, and what they do by default (signal(7)).
+//! Signal numbers, sets of them, and their default actions (signal(7)).
 
 use crate::Errno;
 use core::fmt;
