@@ -206,7 +206,7 @@ async fn load_program(
 /// Parses the headers of an ELF file, of which `head` are the first bytes. Also returns its pages.
 async fn parse(file: &OpenFile, head: &[u8]) -> Result<(Program, Arc<dyn PageSource>), Errno> {
     let table = HeaderTable::parse(head)?;
-    let headers = file.read_bytes(table.offset, table.len()).await?;
+    let headers = file.read_bytes(table.offset, table.bytes_len()).await?;
     let program = table.program(&headers)?;
     let source = file.pages().map_err(|_| Errno::EACCES)?;
     Ok((program, source))

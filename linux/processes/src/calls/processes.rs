@@ -125,12 +125,15 @@ async fn strings(thread: &Thread, list: u64) -> Result<Vec<Vec<u8>>, Errno> {
     use crate::loader::MOST_ARGUMENT_BYTES;
     let mut strings = Vec::new();
     let mut len = 0;
-    // As in Linux, no list at all is an empty list.
-    while list != 0 {
+    if list == 0 {
+        // As in Linux, no list at all is an empty list.
+        return Ok(strings);
+    }
+    loop {
         let place = list.checked_add(8 * strings.len() as u64).ok_or(Errno::EFAULT)?;
         let address = u64::from_le_bytes(thread.memory.read_bytes::<8>(place).await?);
         if address == 0 {
-            break;
+            return Ok(strings);
         }
         let bad = |error| if error == Errno::ENAMETOOLONG { Errno::E2BIG } else { error };
         let string = thread.memory.string(address, MOST_ARGUMENT_BYTES).await.map_err(bad)?;
@@ -140,7 +143,6 @@ async fn strings(thread: &Thread, list: u64) -> Result<Vec<Vec<u8>>, Errno> {
         }
         strings.push(string);
     }
-    Ok(strings)
 }
 
 pub fn exit(thread: &mut Thread, code: u32) -> CallResult {

@@ -14,7 +14,7 @@ pub async fn sched_getaffinity(thread: &mut Thread, tid: i32, len: u32, mask: u6
     check_thread(thread, tid)?;
     let cores = thread.system.environment.core_count();
     let needed = cores.div_ceil(64) * 8;
-    if len as usize % 8 != 0 || (len as usize) < needed {
+    if !len.is_multiple_of(8) || (len as usize) < needed {
         return Err(Errno::EINVAL);
     }
     let mut bytes = alloc::vec![0_u8; needed];

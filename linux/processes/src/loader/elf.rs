@@ -112,7 +112,7 @@ impl HeaderTable {
     }
 
     /// Returns the length of the program headers, in bytes.
-    pub fn len(&self) -> usize {
+    pub fn bytes_len(&self) -> usize {
         self.count * PROGRAM_HEADER_LEN
     }
 
@@ -122,7 +122,7 @@ impl HeaderTable {
     /// [`Errno::ENOEXEC`] if they are too short or name no segment; [`Errno::EINVAL`] if a segment's addresses are
     /// invalid, or the segments are not in ascending order.
     pub fn program(&self, bytes: &[u8]) -> Result<Program, Errno> {
-        let bytes = bytes.get(..self.len()).ok_or(Errno::ENOEXEC)?;
+        let bytes = bytes.get(..self.bytes_len()).ok_or(Errno::ENOEXEC)?;
         let headers: ParsingTable<'_, LittleEndian, ProgramHeader> =
             ParsingTable::new(LittleEndian, Class::ELF64, bytes);
         let mut program = Program {
@@ -167,7 +167,7 @@ impl HeaderTable {
     fn mapped_headers(&self, program: &Program) -> Option<u64> {
         let contains = |segment: &&Segment| {
             segment.file_offset <= self.offset
-                && self.offset + self.len() as u64 <= segment.file_offset.saturating_add(segment.file_len)
+                && self.offset + self.bytes_len() as u64 <= segment.file_offset.saturating_add(segment.file_len)
         };
         let segment = program.segments.iter().find(contains)?;
         segment.address.checked_add(self.offset - segment.file_offset)
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(load(0, 0x40_0000, 2, 1), Err(Errno::EINVAL), "more bytes in the file");
         assert_eq!(load(0, USER_END, 1, 1), Err(Errno::EINVAL), "behind the program's addresses");
         assert_eq!(load(0, 0x40_0000, 1, u64::MAX), Err(Errno::EINVAL), "length overflows");
-        assert_eq!(load(u64::MAX & !4095, 0, 4096, 4096), Err(Errno::EINVAL), "offset overflows");
+        assert_eq!(load(!4095, 0, 4096, 4096), Err(Errno::EINVAL), "offset overflows");
         let overlap = [[1, 5, 0, 0x40_0000, 1, 0x2000, 1], [1, 5, 0, 0x40_1000, 1, 1, 1]];
         assert_eq!(parse(&headers(2, 0, &overlap)), Err(Errno::EINVAL));
         let interpreter = |len| parse(&headers(3, 0, &[[3, 4, 0, 0, len, len, 1]])).map(|_| ());

@@ -38,7 +38,7 @@ fn a_new_cell_gets_memory_of_a_less_important_one_which_gets_the_unused_part_bac
     lend(&mut cells, &["batch"], Manners::Gives);
     let new = outcome(&mut cells, ticket).unwrap().unwrap();
     cells.start("new").unwrap();
-    every_chunk_has_one_owner(&mut cells);
+    every_chunk_has_one_owner(&cells);
     assert_eq!((mib(&mut cells, "new"), both(&mut cells)), (24, (8, 30)));
     let loan = info(&mut cells, "new").memory_loans[0].clone();
     assert_eq!((loan.memory, loan.from.as_deref(), loan.renews), (ByteSize(24 * MIB), Some("batch"), true));
