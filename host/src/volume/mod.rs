@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(file.source, VolumeSource::File("./a:b.img".into()));
         assert_eq!((file.path.as_str(), file.access), ("/www", VolumeAccess::ReadOnly));
         assert_eq!(parse("data:/d:rw"), parse("data:/d"));
-        for text in ["data:/var/lib/data", "./a:b.img:/www:ro"] {
+        for text in ["data:/var/lib/data", "./a:b.img:/www:ro", "root:/:ro"] {
             assert_eq!(parse(text).to_string(), text);
         }
     }
@@ -171,7 +171,6 @@ mod tests {
             (":/data", "VOLUME:PATH"),
             ("", "VOLUME:PATH"),
             ("data:relative", "absolute"),
-            ("data:/", "absolute"),
             ("data:/a/../b", "absolute"),
             ("-data:/data", "no name of a volume"),
             ("da ta:/data", "no name of a volume"),
