@@ -167,7 +167,8 @@ impl HeaderTable {
     fn mapped_headers(&self, program: &Program) -> Option<u64> {
         let contains = |segment: &&Segment| {
             segment.file_offset <= self.offset
-                && self.offset + self.bytes_len() as u64 <= segment.file_offset.saturating_add(segment.file_len)
+                && self.offset + self.bytes_len() as u64
+                    <= segment.file_offset.saturating_add(segment.file_len)
         };
         let segment = program.segments.iter().find(contains)?;
         segment.address.checked_add(self.offset - segment.file_offset)

@@ -374,7 +374,9 @@ mod tests {
         let state = vec![0; XSAVE_MIN_LEN];
         let frame = input(&before, &state, &info).lay_out().unwrap();
         assert_eq!(frame.address % 16, 8, "the stack is as after a call");
-        assert!(frame.state.0.is_multiple_of(64) && frame.state.0 >= frame.address + frame.bytes.len() as u64);
+        assert!(
+            frame.state.0.is_multiple_of(64) && frame.state.0 >= frame.address + frame.bytes.len() as u64
+        );
         assert!(frame.state.0 + frame.state.1.len() as u64 <= before.rsp - RED_ZONE);
         assert_eq!(frame.bytes[..8], 0x40_2000_u64.to_le_bytes());
         assert_eq!(frame.state.1[464..468], MAGIC_1.to_le_bytes());
