@@ -6,6 +6,7 @@
 //! | [`qemu`] | QEMU processes and their outcomes |
 //! | [`supervised`], [`management`] | a machine with a supervisor, and a client of the management protocol |
 //! | [`isola`] | the `isola` command in an environment of its own, with the machines that it starts |
+//! | [`linux_root`] | root file systems for cells with Linux programs |
 //! | [`service`] | a machine with the key-value server in a cell |
 //! | [`namespace`] | a network namespace, for tests that need more than QEMU's user-mode network |
 //! | [`kv`] | a plain client of the key-value server, and a load that checks every answer |
@@ -23,6 +24,7 @@ mod clients;
 pub mod images;
 pub mod isola;
 pub mod kv;
+pub mod linux_root;
 pub mod loss;
 pub mod management;
 pub mod namespace;
