@@ -86,7 +86,7 @@ pub enum CoreOwner {
     /// No owner: the core did not start, or did not come back, and is not used again.
     Failed,
     /// No owner now; the core is in transfer to this cell.
-    OnItsWay(CellId),
+    InTransfer(CellId),
 }
 
 /// The state of a cell in the supervisor's records.

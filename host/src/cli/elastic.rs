@@ -177,7 +177,7 @@ fn turn(
         other => other,
     };
     let Some(controller) = controller else { return Ok(()) };
-    let owners = [CoreOwner::Cell(service.id), CoreOwner::OnItsWay(service.id)];
+    let owners = [CoreOwner::Cell(service.id), CoreOwner::InTransfer(service.id)];
     let cores = machine.cores.iter().filter(|core| owners.contains(&core.owner)).count() as u32;
     let look = Look { seen, cores, borrowed: service.loans.len() as u32, most: plan.max };
     let step = controller.decide(&look);

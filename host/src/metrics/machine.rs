@@ -65,7 +65,7 @@ fn owner_name(owner: CoreOwner) -> &'static str {
         CoreOwner::Cell(_) => "cell",
         CoreOwner::Free => "free",
         CoreOwner::Failed => "failed",
-        CoreOwner::OnItsWay(_) => "transfer",
+        CoreOwner::InTransfer(_) => "transfer",
     }
 }
 

@@ -274,7 +274,7 @@ impl Model {
                     self.cells.keys().find(|other| Some(**other) == name).map(|name| Owner::Of(name))
                 }
                 CoreOwner::Free => Some(Owner::Free),
-                CoreOwner::Supervisor | CoreOwner::Failed | CoreOwner::OnItsWay(_) => None,
+                CoreOwner::Supervisor | CoreOwner::Failed | CoreOwner::InTransfer(_) => None,
             };
             if owner == Some(Owner::Free) && self.is_unsettled {
                 self.cores.insert(core.id, Owner::Free);

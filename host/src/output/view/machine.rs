@@ -125,7 +125,7 @@ impl SupervisorView {
                 CoreOwner::Free => "free".to_owned(),
                 CoreOwner::Failed => "failed".to_owned(),
                 CoreOwner::Cell(id) => id.to_string(),
-                CoreOwner::OnItsWay(id) => format!("on its way to {id}"),
+                CoreOwner::InTransfer(id) => format!("in transfer to {id}"),
             },
         };
         Self {

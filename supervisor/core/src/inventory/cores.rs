@@ -245,7 +245,7 @@ impl<C> Entry<C> {
         match (&self.state, self.reserved) {
             (State::Supervisor, _) => CoreOwner::Supervisor,
             (State::Free(_), None) => CoreOwner::Free,
-            (State::Free(_), Some(cell)) => CoreOwner::OnItsWay(cell),
+            (State::Free(_), Some(cell)) => CoreOwner::InTransfer(cell),
             (State::Owned(cell), _) => CoreOwner::Cell(*cell),
             (State::Failed, _) => CoreOwner::Failed,
         }

@@ -330,7 +330,7 @@ impl<H: Hardware> Cells<H> {
             // One by one, as a step may find that a cell has ended, and change the other transfers.
             let Some(transfer) = self.loans.transfer_of(core).copied() else { continue };
             match (self.core.inventory().cores.owner(core), transfer.from) {
-                (Some(CoreOwner::Free | CoreOwner::OnItsWay(_)), _) => self.deliver(transfer),
+                (Some(CoreOwner::Free | CoreOwner::InTransfer(_)), _) => self.deliver(transfer),
                 // The core is still being unplugged.
                 (Some(CoreOwner::Cell(has)), Some(from)) if has == from && self.is_leaving(from, core) => {}
                 (owner, _) => self.end_failed_transfer(transfer, owner),

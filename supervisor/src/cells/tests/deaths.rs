@@ -91,8 +91,8 @@ fn has_one_owner_each(cells: &Cells<FakeMachine>) {
         let held = cells.core.cell(cell.id).map_or(0, OwnedCell::core_count);
         assert_eq!(owned, held, "{}", cell.spec.name);
     }
-    let on_its_way = machine.cores.iter().find(|core| matches!(core.owner, CoreOwner::OnItsWay(_)));
-    assert_eq!(on_its_way, None);
+    let in_transfer = machine.cores.iter().find(|core| matches!(core.owner, CoreOwner::InTransfer(_)));
+    assert_eq!(in_transfer, None);
     every_chunk_has_one_owner(cells);
 }
 

@@ -373,7 +373,7 @@ proptest! {
                 prop_assert_eq!(held, owned);
             }
             for core in cells.machine().cores {
-                let CoreOwner::OnItsWay(to) = core.owner else { continue };
+                let CoreOwner::InTransfer(to) = core.owner else { continue };
                 prop_assert!(!cells.info(to).unwrap().state.has_ended(), "core {} has no destination", core.id);
             }
         }

@@ -182,7 +182,7 @@ fn has_one_owner_each(server: &mut Server<FakeMachine>) -> Result<(), TestCaseEr
         }
     }
     for core in &machine.cores {
-        let CoreOwner::OnItsWay(to) = core.owner else { continue };
+        let CoreOwner::InTransfer(to) = core.owner else { continue };
         let is_there = cells.info(to).is_some_and(|info| !info.state.has_ended());
         prop_assert!(is_there, "core {} is reserved for {to}, which does not exist", core.id);
     }

@@ -73,7 +73,9 @@ impl CoreRefusal {
             }
             Self::Taken { wanted, taken } => {
                 let by = |owner| match owner {
-                    CoreOwner::Cell(cell) | CoreOwner::OnItsWay(cell) => TakenCoreOwner::Cell(name_of(cell)),
+                    CoreOwner::Cell(cell) | CoreOwner::InTransfer(cell) => {
+                        TakenCoreOwner::Cell(name_of(cell))
+                    }
                     CoreOwner::Supervisor => TakenCoreOwner::Supervisor,
                     CoreOwner::Free | CoreOwner::Failed => TakenCoreOwner::Failed,
                 };

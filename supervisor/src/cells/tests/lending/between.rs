@@ -37,12 +37,12 @@ fn a_core_in_transfer_is_not_given_to_other_cells() {
     let mut cells = lender_and_borrower();
     let (all, batch) = (owned(&cells, "batch"), cells.find("batch").unwrap());
     let core = between(&mut cells, "batch");
-    assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(cells.find("service").unwrap()));
+    assert_eq!(owner(&cells, core), CoreOwner::InTransfer(cells.find("service").unwrap()));
     is_refused_to_others(&mut cells, core);
     cells.on_notification();
     assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, all - 1));
     assert_eq!(between(&mut cells, "service"), core);
-    assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(batch));
+    assert_eq!(owner(&cells, core), CoreOwner::InTransfer(batch));
     is_refused_to_others(&mut cells, core);
     cells.on_notification();
     assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all));
@@ -56,7 +56,7 @@ fn a_core_whose_borrower_ends_is_reserved_for_its_lender() {
     let id = cells.find("service").unwrap();
     says(&cells.fake().reports[&id].clone(), CellPhase::Exited);
     info(&mut cells, "service");
-    assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(batch));
+    assert_eq!(owner(&cells, core), CoreOwner::InTransfer(batch));
     cells.create_waiting(party("other", 1, 1, 0)).unwrap();
     assert!(cells.create_waiting(party("more", 1, 1, 0)).is_err());
     advance(&mut cells, 0);
@@ -70,7 +70,7 @@ fn a_core_whose_borrower_ends_during_the_transfer_returns() {
     let core = between(&mut cells, "batch");
     cells.stop("service", 0).unwrap();
     cells.destroy("service").unwrap();
-    assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(cells.find("batch").unwrap()));
+    assert_eq!(owner(&cells, core), CoreOwner::InTransfer(cells.find("batch").unwrap()));
     advance(&mut cells, 0);
     assert_eq!(owned(&cells, "batch"), all);
     let found =
@@ -89,7 +89,7 @@ fn a_core_in_transfer_returns_to_its_lender_after_a_supervisor_restart() {
             assert_eq!(between(&mut cells, "service"), core);
         }
         let mut cells = go_wrong(cells, 4, 1, |_| {});
-        assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(cells.find("batch").unwrap()));
+        assert_eq!(owner(&cells, core), CoreOwner::InTransfer(cells.find("batch").unwrap()));
         assert_eq!(cells.next_deadline_ns(), Some(0));
         cells.tick();
         assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all), "from {from}");
@@ -121,7 +121,7 @@ fn a_debt_ends_when_the_core_is_back() {
     // The core has to wait, as another one is leaving.
     resize(&mut cells, "batch", Change::Less(1), &[]).unwrap();
     cells.on_notification();
-    assert!(matches!(owner(&cells, core), CoreOwner::OnItsWay(_)));
+    assert!(matches!(owner(&cells, core), CoreOwner::InTransfer(_)));
     hears(&mut cells, "batch");
     hears(&mut cells, "batch");
     assert_eq!(owned(&cells, "batch"), 2);
