@@ -70,7 +70,6 @@ fn system_calls_continue_while_samples_are_taken_and_memory_moves() {
 }
 
 #[test]
-#[ignore = "the cell missed its stop after such moves in one of seven runs, with a cause that is not known yet"]
 fn system_calls_continue_while_samples_are_taken_and_cores_and_memory_move() {
     continue_while_sampled(&["2", "1", "3", "2", "3"]);
 }

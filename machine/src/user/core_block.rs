@@ -119,7 +119,13 @@ impl InterruptedBase {
     pub(crate) fn replace(frame: &ExceptionFrame) -> Self {
         let stack = (core::ptr::from_ref(frame).addr() as u64).wrapping_sub(STACKS);
         let slot = stack / STACK_SLOT;
-        if slot >= MAX_CORES as u64 || !(is_user(frame) || is_in_entry_code(frame.rip)) {
+        if slot >= MAX_CORES as u64 {
+            return Self(None);
+        }
+        // The stubs of the vectors serve ring 0 as well: there, the stack of traps tells that they came from a program.
+        let trap_page = STACKS + slot * STACK_SLOT + TRAP_PAGE_OFFSET;
+        let is_trapped = frame.rsp.wrapping_sub(trap_page) < PAGE_SIZE;
+        if !(is_user(frame) || is_in_entry_code(frame.rip) || is_trapped) {
             return Self(None);
         }
         let base = cpu::gs_base();

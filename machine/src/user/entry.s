@@ -6,8 +6,8 @@
 #
 # A non-maskable interrupt can arrive at any instruction here, with either GS base. Its handler sets the base that the
 # image's code expects, and restores the former one (core_block.rs); it recognises this code by the bounds
-# isola_user_begin and isola_user_end. The stack pointer may be the program's then, but such interrupts use a stack of
-# their own.
+# isola_user_begin and isola_user_end, and the stubs of vectors.s that were entered from user mode by the stack of traps.
+# The stack pointer may be the program's then, but such interrupts use a stack of their own.
 
 # Offsets in UserContext (abi); asserted in core_block.rs.
 .set RAX, 0x00
