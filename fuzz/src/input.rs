@@ -24,6 +24,11 @@ impl<'a> InputReader<'a> {
         taken
     }
 
+    /// Returns the number of bytes that are left.
+    pub(crate) fn left(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.0.is_empty()
     }

@@ -14,6 +14,8 @@ pub mod image;
 mod input;
 pub mod kv;
 pub mod linux;
+pub mod linux_calls;
+mod linux_cell;
 pub mod management;
 pub mod messages;
 pub mod metrics;
@@ -44,6 +46,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "kv_session", run: kv::session },
     Target { name: "kv_stream", run: kv::stream },
     Target { name: "kv_text", run: kv::text },
+    Target { name: "linux_calls", run: linux_calls::calls },
     Target { name: "linux_memory", run: linux::memory },
     Target { name: "management_descriptor", run: management::descriptor },
     Target { name: "management_facts", run: management::facts },

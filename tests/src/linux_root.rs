@@ -50,6 +50,15 @@ impl LinuxRoot {
         }
     }
 
+    /// Copies a folder of this host to the same absolute path.
+    pub fn copy_folder(&self, path: &str) {
+        let to = self.path(path.trim_start_matches('/'));
+        fs::create_dir_all(&to).unwrap();
+        let mut command = Command::new("cp");
+        let output = command.args(["-a", &format!("{path}/.")]).arg(&to).output().unwrap();
+        assert!(output.status.success(), "{path}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
     /// Copies a program of this host, and the libraries that it is linked with.
     pub fn copy_program(&self, path: &str) {
         self.copy(path);

@@ -42,6 +42,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         );
         return ExitCode::FAILURE;
     };
+    isola_linux_files::set_clock(|| isola::unix_time().as_nanos() as u64);
     let console = Console::new(Arc::new(CellOutput));
     let root = match root::mount(&console).await {
         Ok(root) => root,

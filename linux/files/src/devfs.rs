@@ -34,6 +34,10 @@ impl FileObject for MemoryDevice {
         true
     }
 
+    fn stays_at_beginning(&self) -> bool {
+        true
+    }
+
     fn read_at<'a>(&'a self, _offset: u64, buffer: &'a mut UserBuffer) -> Outcome<'a, usize> {
         Outcome::ok(match self {
             Self::Null => 0,

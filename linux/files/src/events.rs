@@ -152,11 +152,10 @@ impl Pollee {
 
     #[inline(never)]
     fn notify_all(&self, events: Events) {
-        let wanted = events | Events::ALWAYS;
         let (mut wakers, mut observers) = (Vec::new(), Vec::new());
         let mut lists = self.lists.lock();
         for waiter in &lists.waiters {
-            if waiter.events.intersects(wanted) {
+            if waiter.events.intersects(events) {
                 wakers.push(waiter.waker.clone());
             }
         }

@@ -34,6 +34,11 @@ pub trait FileObject: Any + Send + Sync {
         false
     }
 
+    /// Returns whether `lseek` leaves the position at 0, as on devices of memory.
+    fn stays_at_beginning(&self) -> bool {
+        false
+    }
+
     /// Reads from an offset, if the object [has offsets](Self::has_offsets).
     fn read_at<'a>(&'a self, _offset: u64, _buffer: &'a mut UserBuffer) -> Outcome<'a, usize> {
         Outcome::error(Errno::ESPIPE)

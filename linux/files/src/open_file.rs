@@ -352,6 +352,10 @@ impl OpenFile {
     pub async fn seek(&self, offset: i64, whence: u32) -> Result<u64, Errno> {
         self.check_offsets()?;
         let position = self.position.hold().await;
+        if self.object().is_some_and(|object| object.stays_at_beginning()) {
+            position.get().offset = 0;
+            return Ok(0);
+        }
         let base = match whence {
             linux::SEEK_SET => 0,
             linux::SEEK_CUR => position.get().offset,

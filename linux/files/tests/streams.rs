@@ -5,15 +5,15 @@ mod common;
 use common::{System, Wakes, now, poll, read, run, write};
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{
-    AlarmService, Console, ConsoleOutput, Epoll, EpollEvent, Errno, EventCounter, Events, OpenFile,
-    PIPE_CAPACITY, PipeEnd, PollEntry, Timer, TimerSetting, pipe, poll_files, ready_files,
+    AlarmService, Console, ConsoleOutput, Epoll, EpollEvent, Errno, EventCounter, Events, FileWaiters,
+    OpenFile, PIPE_CAPACITY, PipeEnd, Timer, TimerSetting, pipe,
 };
 use isola_linux_memory::UserBuffer;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 const NONBLOCK: u32 = linux::O_NONBLOCK;
 
@@ -221,27 +221,30 @@ fn a_timer_counts_its_expirations_and_wakes_its_reader() {
 }
 
 #[test]
-fn poll_returns_the_events_of_all_files_and_leaves_no_waker() {
+fn a_task_that_waits_for_several_files_is_woken_by_each_and_leaves_no_waker() {
     let (reader, writer) = pipe(0).unwrap();
-    let entries = [
-        PollEntry { file: Some(reader.clone()), events: Events::IN },
-        PollEntry { file: None, events: Events::IN },
-        PollEntry { file: Some(writer.clone()), events: Events::IN },
-    ];
+    let system = System::new();
+    system.write_file("/file", b"x").unwrap();
+    let file = now(system.caller().open_at(linux::AT_FDCWD, b"/file", linux::O_RDONLY, 0)).unwrap();
+    let mut waiters = FileWaiters::new(vec![
+        (file, Events::IN),
+        (reader.clone(), Events::IN),
+        (writer.clone(), Events::NONE),
+    ]);
     let wakes = Arc::new(Wakes::default());
-    let mut polling = poll_files(&entries);
-    assert!(poll(&mut polling, &wakes).is_pending() && poll(&mut polling, &wakes).is_pending());
+    let waker = Waker::from(wakes.clone());
+    waiters.register(&waker);
+    waiters.register(&waker);
+    assert_eq!(wakes.count(), 0);
     write(&writer, b"x").unwrap();
-    assert!(wakes.count() >= 1);
-    assert_eq!(poll(&mut polling, &wakes), Poll::Ready(vec![Events::IN, Events::NONE, Events::NONE]));
-    drop(polling);
-    let count = wakes.count();
+    assert_eq!(wakes.count(), 1, "the reader has data");
+    drop(waiters);
     write(&writer, b"y").unwrap();
-    assert_eq!(wakes.count(), count);
+    assert_eq!(wakes.count(), 1);
+    let mut waiters = FileWaiters::new(vec![(writer.clone(), Events::NONE)]);
+    waiters.register(&waker);
     drop(reader);
-    let entries = [PollEntry { file: Some(writer), events: Events::NONE }];
-    // The other end is an entry of the first poll.
-    assert_eq!(ready_files(&entries), (vec![Events::NONE], false));
+    assert_eq!((wakes.count(), waiters.files()[0].0.ready()), (2, Events::OUT | Events::ERR));
 }
 
 fn epoll() -> Arc<OpenFile> {

@@ -14,14 +14,16 @@ impl ProcessMemory {
     /// # Errors
     /// [`Errno::ENOMEM`] if no memory is left for the child's page tables.
     pub async fn fork(&self, space: Arc<dyn AddressSpace>) -> Result<Arc<Self>, Errno> {
-        let (child, flush) = {
+        let ((child, result), flush) = {
             let mut state = self.state.lock();
-            let child = state.fork(Arc::clone(&space));
-            (child, state.pages.flush())
+            let forked = state.fork(Arc::clone(&space));
+            (forked, state.pages.flush())
         };
+        // After an error, its drop unmaps the pages.
+        let child = Self::with_state(space, child);
         // Also after an error: the parent's pages have lost rights.
         self.settle(flush).await;
-        let child = Self::with_state(space, child?);
+        result?;
         child.attach_all();
         Ok(child)
     }
@@ -39,7 +41,8 @@ impl ProcessMemory {
 }
 
 impl State {
-    fn fork(&mut self, space: Arc<dyn AddressSpace>) -> Result<Self, Errno> {
+    /// Returns the child's memory: a part of it if there is an error.
+    fn fork(&mut self, space: Arc<dyn AddressSpace>) -> (Self, Result<(), Errno>) {
         let mut child = Self {
             mappings: Mappings::default(),
             pages: Pages::new(space, Arc::clone(&self.pages.charge)),
@@ -62,11 +65,10 @@ impl State {
                 && !mapping.attributes.wipe_on_fork
                 && let Err(errno) = share_pages(pages, &mut child.pages, mapping)
             {
-                child.unmap(0, isola_user_mode::USER_END);
-                return Err(errno);
+                return (child, Err(errno));
             }
         }
-        Ok(child)
+        (child, Ok(()))
     }
 }
 

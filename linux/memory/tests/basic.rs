@@ -108,3 +108,25 @@ fn buffers_end_before_the_first_page_without_access() {
     assert_eq!(process.run(process.memory.path(end - 3)), Ok(b"ab".to_vec()));
     assert_eq!(process.map(0, 0, READ_WRITE, PRIVATE), Err(Errno::EINVAL));
 }
+
+#[test]
+fn a_fork_without_memory_for_page_tables_leaves_the_parent_whole() {
+    let mut parent = Process::new();
+    let address = parent.map_anonymous(3);
+    for page in 0..3 {
+        parent.store(address + page * PAGE_SIZE, &[7]).unwrap();
+    }
+    let left = parent.budget.left();
+    parent.platform.limit_pages(Some(2));
+    // The child gets a copy of the page that a call may write to.
+    let buffer = parent.run(parent.memory.buffer(address, 1, Access::Write)).unwrap();
+    // The space of the child checks, when it is dropped, that its frames were flushed.
+    let forked = parent.run(parent.memory.fork(parent.platform.space()));
+    assert_eq!(forked.err(), Some(Errno::ENOMEM));
+    parent.platform.limit_pages(None);
+    drop(buffer);
+    for page in 0..3 {
+        parent.store(address + page * PAGE_SIZE, &[8]).unwrap();
+    }
+    assert_eq!(parent.budget.left(), left, "the parent's pages are its own again, without copies");
+}

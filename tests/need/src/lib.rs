@@ -49,6 +49,8 @@ pub enum Need {
     E2fsprogs,
     /// Programs of Linux that cells run: busybox, linked statically.
     Busybox,
+    /// Programs of Debian that cells run, with their libraries.
+    DebianPrograms,
 }
 
 /// A prerequisite that the host lacks.
@@ -71,7 +73,7 @@ impl std::fmt::Display for Missing {
 
 impl Need {
     /// All prerequisites.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Tap,
         Self::Memcached,
         Self::Libmemcached,
@@ -81,6 +83,7 @@ impl Need {
         Self::Prometheus,
         Self::E2fsprogs,
         Self::Busybox,
+        Self::DebianPrograms,
     ];
 
     /// Returns the prerequisite's name in [`SKIP`].
@@ -95,6 +98,7 @@ impl Need {
             Self::Prometheus => "prometheus",
             Self::E2fsprogs => "e2fsprogs",
             Self::Busybox => "busybox",
+            Self::DebianPrograms => "debian-programs",
         }
     }
 
@@ -119,6 +123,7 @@ impl Need {
                 "volumes with ext4 file systems, and e2fsck's and mke2fs's opinion of them (storage)"
             }
             Self::Busybox => "Linux programs in cells (tests/tests/linux.rs)",
+            Self::DebianPrograms => "Debian's programs in cells (tests/tests/linux_programs.rs)",
         }
     }
 
@@ -136,6 +141,9 @@ impl Need {
             Self::Prometheus => &["prometheus"],
             Self::E2fsprogs => &["e2fsprogs"],
             Self::Busybox => &["busybox-static"],
+            Self::DebianPrograms => {
+                &["bash", "dash", "gcc-12", "git", "libc6-dev", "perl-base", "python3.11", "sqlite3", "xz-utils"]
+            }
         }
     }
 
@@ -160,6 +168,7 @@ impl Need {
             Self::Prometheus => &["prometheus", "promtool"],
             Self::E2fsprogs => &["debugfs", "e2fsck", "mke2fs"],
             Self::Busybox => &["busybox"],
+            Self::DebianPrograms => &["bash", "dash", "gcc-12", "git", "mawk", "perl", "python3.11", "sqlite3", "xz"],
         }
     }
 

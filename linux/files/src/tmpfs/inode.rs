@@ -290,19 +290,23 @@ impl Inode for TmpInode {
     }
 
     fn truncate(&self, len: u64) -> Outcome<'_, ()> {
-        let truncated = self.pages().map(|pages| pages.truncate(len));
-        if truncated.is_ok() {
-            self.modified_now();
+        match self.pages().map(|pages| pages.truncate(len)) {
+            Ok(lost) => {
+                self.modified_now();
+                self.forget(lost)
+            }
+            Err(error) => Outcome::error(error),
         }
-        truncated.into()
     }
 
     fn allocate(&self, allocation: Allocation, offset: u64, len: u64) -> Outcome<'_, ()> {
-        let allocated = self.pages().and_then(|pages| pages.allocate(allocation, offset, len));
-        if allocated.is_ok() {
-            self.modified_now();
+        match self.pages().and_then(|pages| pages.allocate(allocation, offset, len)) {
+            Ok(lost) => {
+                self.modified_now();
+                self.forget(lost)
+            }
+            Err(error) => Outcome::error(error),
         }
-        allocated.into()
     }
 
     fn seek(&self, target: SeekTarget, offset: u64) -> Outcome<'_, u64> {

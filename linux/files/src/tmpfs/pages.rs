@@ -5,11 +5,12 @@ use super::inode::{Content, TmpInode};
 use crate::Errno;
 use crate::inode::{Allocation, SeekTarget, WritePosition};
 use crate::open_file::MOST_OFFSET;
+use crate::outcome::Outcome;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use isola_linux_memory::{BoxFuture, PageSource, UserBuffer};
+use isola_linux_memory::{BoxFuture, Mapper, PageSource, UserBuffer};
 use isola_memory::frame::{FRAME_SIZE, Frame};
 use spin::Mutex;
 
@@ -21,6 +22,16 @@ pub(super) struct FilePages {
     state: Mutex<FileState>,
     /// Held by writes at the end.
     appending: Mutex<()>,
+    /// The processes that map the file, or did.
+    mappers: Mutex<Vec<Weak<dyn Mapper>>>,
+}
+
+/// Pages that a file has lost, and that processes may have mapped.
+pub(super) struct LostPages {
+    first: u64,
+    count: u64,
+    /// Whether private copies of the pages stay.
+    keeps_copies: bool,
 }
 
 #[derive(Default)]
@@ -36,7 +47,7 @@ fn in_page(offset: u64, len: u64) -> usize {
 
 impl FilePages {
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, state: Mutex::default(), appending: Mutex::new(()) }
+        Self { shared, state: Mutex::default(), appending: Mutex::new(()), mappers: Mutex::default() }
     }
 
     pub fn len_and_pages(&self) -> (u64, u64) {
@@ -132,12 +143,12 @@ impl FilePages {
         Ok(frame)
     }
 
-    pub fn truncate(&self, len: u64) {
+    pub fn truncate(&self, len: u64) -> Option<LostPages> {
         let mut state = self.state.lock();
         let is_shorter = len < state.len;
         state.len = len;
         if !is_shorter {
-            return;
+            return None;
         }
         let removed = state.pages.split_off(&len.div_ceil(PAGE));
         let last = state.pages.get(&(len / PAGE)).cloned();
@@ -147,12 +158,21 @@ impl FilePages {
             last.clear(rest, FRAME_SIZE - rest);
         }
         self.shared.free_pages(removed.len() as u64);
+        Some(LostPages { first: len.div_ceil(PAGE), count: u64::MAX, keeps_copies: false })
     }
 
-    pub fn allocate(&self, allocation: Allocation, offset: u64, len: u64) -> Result<(), Errno> {
+    pub fn allocate(
+        &self,
+        allocation: Allocation,
+        offset: u64,
+        len: u64,
+    ) -> Result<Option<LostPages>, Errno> {
         let end = offset + len;
+        let mut lost = None;
         if matches!(allocation, Allocation::PunchHole | Allocation::Zero | Allocation::ZeroKeepLen) {
             self.clear(offset, end);
+            let first = offset.div_ceil(PAGE);
+            lost = Some(LostPages { first, count: (end / PAGE).saturating_sub(first), keeps_copies: true });
         }
         if allocation != Allocation::PunchHole {
             for index in offset / PAGE..end.div_ceil(PAGE) {
@@ -163,7 +183,7 @@ impl FilePages {
             let mut state = self.state.lock();
             state.len = state.len.max(end);
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Frees the pages of a region, and clears the parts at its borders.
@@ -230,6 +250,21 @@ impl TmpInode {
             _ => unreachable!("only files have pages"),
         }
     }
+
+    /// Unmaps pages that the file has lost from all processes.
+    pub(super) fn forget(&self, lost: Option<LostPages>) -> Outcome<'_, ()> {
+        let Some(LostPages { first, count, keeps_copies }) = lost else { return Outcome::ok(()) };
+        let mappers: Vec<_> = self.file().mappers.lock().iter().filter_map(Weak::upgrade).collect();
+        if mappers.is_empty() || count == 0 {
+            return Outcome::ok(());
+        }
+        Outcome::of(async move {
+            for mapper in mappers {
+                mapper.forget_pages(self.identity(), first, count, keeps_copies).await;
+            }
+            Ok(())
+        })
+    }
 }
 
 impl PageSource for TmpInode {
@@ -259,5 +294,11 @@ impl PageSource for TmpInode {
 
     fn identity(&self) -> (u64, u64) {
         (self.shared.device.encoded(), self.number)
+    }
+
+    fn attach(&self, mapper: Weak<dyn Mapper>) {
+        let mut mappers = self.file().mappers.lock();
+        mappers.retain(|other| other.strong_count() > 0 && !other.ptr_eq(&mapper));
+        mappers.push(mapper);
     }
 }

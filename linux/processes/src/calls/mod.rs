@@ -126,7 +126,7 @@ calls! {
     __NR_wait4(pid, status, options, resources) => processes::wait4 [wait];
     __NR_kill(pid, number) => signals::kill;
     __NR_uname(buffer) => information::uname [wait];
-    #[doc = "No leases, no seals, no signals for input (F_SETOWN has no effect), no locks of open files."]
+    #[doc = "No leases, no seals, no signals for input (F_SETOWN has no effect)."]
     __NR_fcntl(descriptor, command, argument) => files::fcntl [wait];
     __NR_flock(descriptor, operation) => files::flock [wait];
     __NR_fsync(descriptor) => files::fsync [wait];
@@ -211,6 +211,8 @@ calls! {
     __NR_sync() => files::sync [wait];
     __NR_sethostname(name, len) => information::sethostname [wait];
     __NR_gettid() => identity::gettid;
+    #[doc = "Checked, without effect."]
+    __NR_readahead(descriptor, offset, len) => files::readahead;
     __NR_setxattr(path, name, value, len, flags) => files::setxattr [wait];
     __NR_lsetxattr(path, name, value, len, flags) => files::lsetxattr [wait];
     __NR_fsetxattr(descriptor, name, value, len, flags) => files::fsetxattr [wait];

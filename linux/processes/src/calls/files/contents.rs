@@ -6,7 +6,7 @@ use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
 use alloc::sync::Arc;
 use isola_linux_abi::numbers::{RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC};
-use isola_linux_files::OpenFile;
+use isola_linux_files::{InodeKind, OpenFile};
 use isola_linux_memory::{FramePart, UserBuffer};
 use isola_user_mode::{Access, PAGE_SIZE};
 
@@ -222,6 +222,14 @@ pub async fn sync(thread: &mut Thread) -> CallResult {
         let _ = mount.file_system().sync().await;
     }
     Ok(0)
+}
+
+pub fn readahead(thread: &mut Thread, descriptor: i32, _offset: i64, _len: u64) -> CallResult {
+    let file = thread.files.get(descriptor)?;
+    if !file.is_readable() {
+        return Err(Errno::EBADF);
+    }
+    if file.kind() == InodeKind::File { Ok(0) } else { Err(Errno::EINVAL) }
 }
 
 pub fn fadvise64(thread: &mut Thread, descriptor: i32, _offset: i64, len: i64, advice: u32) -> CallResult {

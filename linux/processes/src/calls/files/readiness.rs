@@ -9,13 +9,12 @@ use crate::signals::SignalSet;
 use crate::thread::{Restart, Thread};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::future::{Future, poll_fn};
-use core::pin::Pin;
+use core::future::poll_fn;
 use core::task::Poll;
 use isola_linux_abi::numbers::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI,
 };
-use isola_linux_files::{Epoll, EpollEvent, Events, OpenFile};
+use isola_linux_files::{Epoll, EpollEvent, Events, FileWaiters, OpenFile};
 
 /// The most entries of `poll`, beside the limit of descriptors.
 const MOST_ENTRIES: usize = 1 << 16;
@@ -39,21 +38,9 @@ async fn wait_for(
     if count > 0 || until_ns == Some(0) {
         return Ok(count);
     }
-    let mut waits: Vec<Pin<alloc::boxed::Box<dyn Future<Output = ()> + '_>>> =
-        wanted.iter().map(|(file, events)| alloc::boxed::Box::pin(file.wait(*events)) as Pin<_>).collect();
+    let mut waiters = FileWaiters::new(wanted.to_vec());
     let ready = poll_fn(|context| {
-        for (index, wait) in waits.iter_mut().enumerate() {
-            if wait.as_mut().poll(context).is_ready() {
-                // It is waited for anew, as the events may be gone.
-                let (file, events) = &wanted[index];
-                *wait = alloc::boxed::Box::pin(file.wait(*events));
-                let _ = wait.as_mut().poll(context);
-                let count = check();
-                if count > 0 {
-                    return Poll::Ready(count);
-                }
-            }
-        }
+        waiters.register(context.waker());
         match check() {
             0 => Poll::Pending,
             count => Poll::Ready(count),
