@@ -5,7 +5,7 @@ mod common;
 use common::{System, Wakes, now, poll, read, run, write};
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{
-    AlarmService, Console, ConsoleOutput, Epoll, EpollEvent, Errno, EventCounter, Events, OpenFile,
+    AlarmKey, AlarmService, Console, ConsoleOutput, Epoll, EpollEvent, Errno, EventCounter, Events, OpenFile,
     PIPE_CAPACITY, PipeEnd, PollEntry, Timer, TimerSetting, pipe, poll_files, ready_files,
 };
 use isola_linux_memory::UserBuffer;
@@ -161,13 +161,14 @@ fn an_event_counter_counts_and_a_semaphore_takes_one() {
     assert_eq!(full.ready(), Events::IN);
 }
 
-/// A deadline, and the call when it is reached.
-type TestAlarm = (u64, Box<dyn FnOnce() + Send>);
+/// An alarm, and the call when it is reached.
+type TestAlarm = (AlarmKey, Box<dyn FnOnce() + Send>);
 
 /// A clock that a test sets, with its alarms.
 #[derive(Default)]
 struct TestClock {
     now: AtomicU64,
+    set: AtomicU64,
     alarms: Mutex<Vec<TestAlarm>>,
 }
 
@@ -176,8 +177,15 @@ impl AlarmService for TestClock {
         (clock < 2).then(|| self.now.load(Ordering::SeqCst))
     }
 
-    fn ring_at(&self, _clock: u32, deadline_ns: u64, ring: Box<dyn FnOnce() + Send>) {
-        self.alarms.lock().unwrap().push((deadline_ns, ring));
+    fn set_alarm(&self, _clock: u32, deadline_ns: u64, ring: Box<dyn FnOnce() + Send>) -> AlarmKey {
+        let mut alarms = self.alarms.lock().unwrap();
+        let number = self.set.fetch_add(1, Ordering::SeqCst);
+        alarms.push((AlarmKey { deadline_ns, number }, ring));
+        alarms[alarms.len() - 1].0
+    }
+
+    fn cancel_alarm(&self, alarm: AlarmKey) {
+        self.alarms.lock().unwrap().retain(|(other, _)| *other != alarm);
     }
 }
 
@@ -185,7 +193,7 @@ impl TestClock {
     fn advance(&self, now: u64) {
         self.now.store(now, Ordering::SeqCst);
         let due: Vec<_> =
-            self.alarms.lock().unwrap().extract_if(.., |(deadline, _)| *deadline <= now).collect();
+            self.alarms.lock().unwrap().extract_if(.., |(alarm, _)| alarm.deadline_ns <= now).collect();
         due.into_iter().for_each(|(_, ring)| ring());
     }
 }
@@ -211,13 +219,22 @@ fn a_timer_counts_its_expirations_and_wakes_its_reader() {
     drop(reading);
     assert_eq!(bytes.read_all(), 3_u64.to_ne_bytes());
     assert_eq!(timer.setting(), TimerSetting { value_ns: 150_000, interval_ns: 200_000 });
+    // Without a read, one alarm rings.
+    clock.advance(3_000_000);
+    assert_eq!((clock.alarms.lock().unwrap().len(), file.ready()), (0, Events::IN));
+    assert_eq!((number(&file), file.ready()), (Ok(8), Events::NONE));
+    assert_eq!(clock.alarms.lock().unwrap().len(), 1);
     // An alarm of an earlier setting has no effect.
     timer.set(TimerSetting::default(), 0).unwrap();
+    assert_eq!(clock.alarms.lock().unwrap().len(), 0);
     clock.advance(9_000_000);
     assert_eq!(file.ready(), Events::NONE);
     timer.set(TimerSetting { value_ns: 5, interval_ns: 0 }, linux::TFD_TIMER_ABSTIME).unwrap();
     assert_eq!((file.ready(), number(&file)), (Events::IN, Ok(1)));
     assert_eq!(timer.set(setting, 0x80), Err(Errno::EINVAL));
+    timer.set(setting, 0).unwrap();
+    drop(file);
+    assert_eq!(clock.alarms.lock().unwrap().len(), 0, "a closed timer has no alarm");
 }
 
 #[test]

@@ -120,6 +120,7 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         has_parents_memory: has(CLONE_VM) && !is_thread,
         interrupted_call: None,
         restart: None,
+        processor_alarm: None,
         fault: Default::default(),
         exit_code: None,
         memory,

@@ -103,6 +103,7 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
         facts.memory = Some(thread.memory.clone());
     }
     *thread.state.name.lock() = program.name;
+    thread.process.timers.delete_all(&thread.system, &thread.process);
     thread.process.signals.lock().actions.reset_functions();
     thread.state.signals.lock().alternate = Default::default();
     let mut credentials = thread.credentials.clone();

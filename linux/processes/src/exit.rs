@@ -6,6 +6,7 @@ use crate::process::Process;
 use crate::thread::{Thread, thread_time};
 use alloc::sync::Arc;
 use isola_linux_abi::numbers::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
+use isola_linux_files::AlarmService;
 use isola_user_mode::Access;
 
 /// The most entries of a robust list, as in Linux: a list can be a circle.
@@ -15,6 +16,9 @@ const MOST_ROBUST: usize = 2048;
 pub async fn end_thread(mut thread: Thread) {
     release_robust_futexes(&mut thread).await;
     clear_tid(&mut thread).await;
+    if let Some(alarm) = thread.processor_alarm.take() {
+        thread.system.alarms.cancel_alarm(alarm);
+    }
     if thread.has_parents_memory {
         thread.process.release_parent();
     }

@@ -5,6 +5,7 @@
 //!   serves its traps.
 //! - [`calls`]: the table of system calls.
 //! - [`signals`], [`delivery`]: signals are delivered before the program continues, and at no other point.
+//! - [`timers`]: POSIX timers, interval timers, limits of processor time.
 //! - [`loader`], [`exec`]: ELF programs, scripts, the stack of a new program.
 //!
 //! **Waiting.** A call that waits is a future. [`Thread::interruptible`](thread::Thread::interruptible) drops it when a signal
@@ -39,6 +40,7 @@ mod start;
 pub mod system;
 pub mod thread;
 pub mod thread_state;
+pub mod timers;
 pub mod wait_queue;
 
 pub use environment::{Environment, TaskMaker};

@@ -6,6 +6,7 @@ use crate::family::ProcessorTime;
 use crate::limits::Limits;
 use crate::signals::SignalActions;
 use crate::thread_state::{ProcessSignals, ThreadState};
+use crate::timers::ProcessTimers;
 use crate::wait_queue::WaitQueue;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -20,6 +21,8 @@ pub struct Process {
     pub pid: u32,
     /// The signals sent to it, and its actions.
     pub signals: Mutex<ProcessSignals>,
+    /// Its timers.
+    pub timers: ProcessTimers,
     /// Its resource limits.
     pub limits: Mutex<Limits>,
     /// The program that it executes.
@@ -86,9 +89,12 @@ impl Process {
         start_ns: u64,
     ) -> Arc<Self> {
         let state = State { threads: alloc::vec![first], ..State::default() };
+        let timers = ProcessTimers::default();
+        timers.set_processor_limit(limits.processor_time());
         Arc::new(Self {
             pid,
             signals: Mutex::new(ProcessSignals { actions, ..ProcessSignals::default() }),
+            timers,
             limits: Mutex::new(limits),
             program: Mutex::default(),
             user: Mutex::default(),

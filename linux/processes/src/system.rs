@@ -9,6 +9,7 @@ use crate::missing::MissingCalls;
 use crate::process::Process;
 use crate::signals::{Handler, SI_USER, Signal, SignalFacts, SignalInfo, SignalSet};
 use crate::thread_state::ThreadState;
+use crate::timers::Alarms;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -36,6 +37,8 @@ pub struct System {
     pub family: Mutex<Family<Arc<Process>>>,
     /// The threads that wait for words of memory.
     pub futexes: Futexes,
+    /// The alarms of timers.
+    pub alarms: Arc<Alarms>,
     /// Calls that programs made and that do not exist.
     pub missing: MissingCalls,
     /// The host name.
@@ -57,6 +60,7 @@ impl System {
     ) -> Arc<Self> {
         let memory_files = MemoryFiles::new(TmpFsOptions::of_len(environment.memory().0 / 2));
         let host_name = Mutex::new(environment.host_name());
+        let alarms = Alarms::new(environment.clone());
         Arc::new(Self {
             user_mode,
             environment,
@@ -65,6 +69,7 @@ impl System {
             memory_files,
             family: Mutex::default(),
             futexes: Futexes::default(),
+            alarms,
             missing: MissingCalls::default(),
             host_name,
             traces,
@@ -169,6 +174,7 @@ impl System {
     /// Records that all threads of a process have ended.
     pub fn process_ended(&self, process: &Arc<Process>, status: ExitStatus, time: ProcessorTime) {
         process.program.lock().memory = None;
+        process.timers.end(self, process);
         let notices = self.family.lock().end(process.pid, status, time);
         for notice in notices {
             self.notify(notice, time);
@@ -214,6 +220,7 @@ impl System {
         for process in processes {
             process.end(ExitStatus::Killed { signal: Signal::SIGKILL, dumps_core: false });
         }
+        self.alarms.cancel_all();
     }
 
     /// Returns how the first process has ended, once all processes have.

@@ -7,6 +7,7 @@ use crate::process::{Demand, Process};
 use crate::signals::{FaultFacts, Signal, SignalFacts, SignalInfo};
 use crate::system::System;
 use crate::thread_state::ThreadState;
+use crate::timers::processor;
 use crate::{Errno, calls, delivery, exit};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -16,7 +17,7 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 use isola_abi::user_context::UserRegisters;
-use isola_linux_files::{self as files, Caller, CallerIds, DescriptorTable, View};
+use isola_linux_files::{self as files, AlarmKey, Caller, CallerIds, DescriptorTable, View};
 use isola_linux_memory::{FaultError, ProcessMemory};
 use isola_user_mode::{Trap, UserThread};
 
@@ -50,6 +51,8 @@ pub struct Thread {
     pub interrupted_call: Option<InterruptedCall>,
     /// The call that `restart_syscall` continues.
     pub restart: Option<Restart>,
+    /// The alarm that interrupts the program to check timers by processor time.
+    pub processor_alarm: Option<AlarmKey>,
     /// The exception that caused the latest fault signal.
     pub fault: FaultFacts,
     /// The code with which the program ended this thread.
@@ -131,6 +134,9 @@ impl Thread {
         })
         .await;
         loop {
+            if self.process.timers.has_processor_timers() {
+                processor::check(&mut self);
+            }
             if self.state.has_attention() && self.attend().await == Flow::End {
                 break;
             }

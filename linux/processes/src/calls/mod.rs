@@ -13,6 +13,7 @@ mod processes;
 mod scheduling;
 mod signals;
 mod time;
+mod timers;
 mod words;
 
 pub use information::{RELEASE, VERSION};
@@ -114,6 +115,9 @@ calls! {
     __NR_dup2(from, to) => files::dup2;
     __NR_pause() => signals::pause [wait];
     __NR_nanosleep(request, remaining) => time::nanosleep [wait];
+    __NR_getitimer(which, setting) => timers::getitimer [wait];
+    __NR_alarm(seconds) => timers::alarm;
+    __NR_setitimer(which, new, old) => timers::setitimer [wait];
     __NR_getpid() => identity::getpid;
     #[doc = "The bytes are copied."]
     __NR_sendfile(to, from, offset, len) => files::sendfile [wait];
@@ -236,9 +240,14 @@ calls! {
     __NR_restart_syscall() => time::restart_syscall [wait];
     #[doc = "Checked, without effect."]
     __NR_fadvise64(descriptor, offset, len, advice) => files::fadvise64;
+    #[doc = "No processor time of other processes."]
+    __NR_timer_create(clock, event, id) => timers::timer_create [wait];
+    __NR_timer_settime(id, flags, new, old) => timers::timer_settime [wait];
+    __NR_timer_gettime(id, setting) => timers::timer_gettime [wait];
+    __NR_timer_getoverrun(id) => timers::timer_getoverrun;
+    __NR_timer_delete(id) => timers::timer_delete;
     __NR_clock_gettime(clock, time) => time::clock_gettime [wait];
     __NR_clock_getres(clock, resolution) => time::clock_getres [wait];
-    #[doc = "Not for processor time."]
     __NR_clock_nanosleep(clock, flags, request, remaining) => time::clock_nanosleep [wait];
     __NR_exit_group(code) => processes::exit_group;
     __NR_epoll_wait(epoll, events, most, timeout_ms) => files::epoll_wait [wait];
@@ -264,8 +273,11 @@ calls! {
     __NR_get_robust_list(pid, head, len) => identity::get_robust_list [wait];
     __NR_utimensat(directory, path, times, flags) => files::utimensat [wait];
     __NR_epoll_pwait(epoll, events, most, timeout_ms, mask) => files::epoll_pwait [wait];
+    __NR_timerfd_create(clock, flags) => timers::timerfd_create;
     __NR_eventfd(count) => files::eventfd;
     __NR_fallocate(descriptor, mode, offset, len) => files::fallocate [wait];
+    __NR_timerfd_settime(descriptor, flags, new, old) => timers::timerfd_settime [wait];
+    __NR_timerfd_gettime(descriptor, setting) => timers::timerfd_gettime [wait];
     __NR_eventfd2(count, flags) => files::eventfd2;
     __NR_epoll_create1(flags) => files::epoll_create1;
     __NR_dup3(from, to, flags) => files::dup3;

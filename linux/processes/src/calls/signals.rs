@@ -34,9 +34,10 @@ pub async fn rt_sigaction(thread: &mut Thread, number: u32, new: u64, old: u64, 
         0 => None,
         address => Some(SignalAction::from_bytes(&thread.memory.read_bytes::<ACTION_LEN>(address).await?)),
     };
-    let before = {
+    let (before, was_ignored) = {
         let mut shared = thread.process.signals.lock();
         let before = shared.actions.get(signal);
+        let was_ignored = shared.actions.ignores(signal);
         if let Some(action) = action {
             shared.actions.set(signal, action)?;
             // A pending signal that is ignored now is discarded.
@@ -46,8 +47,11 @@ pub async fn rt_sigaction(thread: &mut Thread, number: u32, new: u64, old: u64, 
         } else if signal.is_unblockable() && new != 0 {
             return Err(Errno::EINVAL);
         }
-        before
+        (before, was_ignored)
     };
+    if was_ignored && action.is_some() {
+        thread.process.timers.resume(&thread.system, &thread.process, signal);
+    }
     if action.is_some_and(|action| action.handler == Handler::Ignore) {
         for other in thread.process.threads() {
             other.signals.lock().pending.discard(SignalSet::of(signal));
@@ -163,7 +167,8 @@ pub async fn rt_sigtimedwait(thread: &mut Thread, set: u64, info: u64, timeout: 
             result.map_err(|_| Errno::EINTR)?
         }
     };
-    let found = found.ok_or(Errno::EAGAIN)?;
+    let mut found = found.ok_or(Errno::EAGAIN)?;
+    thread.process.timers.delivered(&thread.system, &thread.process, &mut found);
     if info != 0 {
         thread.memory.write_bytes(info, &found.to_bytes()).await?;
     }
