@@ -12,9 +12,9 @@ use alloc::vec::Vec;
 use isola_abi::user_context::{UserContext, UserRegisters};
 use isola_linux_abi::numbers::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FDCWD, AT_FLAGS, AT_GID, AT_HWCAP, AT_HWCAP2,
-    AT_MINSIGSTKSZ, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_SECURE, AT_UID, CAP_DAC_OVERRIDE,
-    MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, MAP_STACK, O_CLOEXEC, O_RDONLY, PROT_EXEC,
-    PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, RLIMIT_STACK, X_OK,
+    AT_MINSIGSTKSZ, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_SECURE, AT_SYSINFO_EHDR, AT_UID,
+    CAP_DAC_OVERRIDE, MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, MAP_STACK, O_CLOEXEC, O_RDONLY,
+    PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, RLIMIT_STACK, X_OK,
 };
 use isola_linux_files::{Caller, InodeKind, OpenFile};
 use isola_linux_memory::{MapRequest, MemoryLayout, MemoryLimits, PageSource, ProcessMemory};
@@ -180,7 +180,8 @@ async fn load_program(
         Some((linker, source)) => load(&memory, linker, source, Placement::Anywhere).await?,
         None => loaded,
     };
-    let auxiliary = auxiliary(thread, &program, loaded, linker.is_some().then_some(start));
+    let mut auxiliary = auxiliary(thread, &program, loaded, linker.is_some().then_some(start));
+    auxiliary.push((AT_SYSINFO_EHDR, system.vdso.map(&memory).await?));
     let top = memory.layout().stack_top;
     let stack = input.lay_out(top, &auxiliary, system.random_bytes())?;
     let len = (stack.bytes.len() as u64 + INITIAL_STACK).next_multiple_of(PAGE_SIZE);

@@ -35,12 +35,14 @@ pub mod loader;
 pub mod missing;
 pub mod proc;
 pub mod process;
+mod signal_file;
 pub mod signals;
 mod start;
 pub mod system;
 pub mod thread;
 pub mod thread_state;
 pub mod timers;
+mod vdso;
 pub mod wait_queue;
 
 pub use environment::{Environment, TaskMaker};

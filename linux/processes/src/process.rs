@@ -11,7 +11,7 @@ use crate::wait_queue::WaitQueue;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
-use isola_linux_files::{DescriptorTable, View};
+use isola_linux_files::{DescriptorTable, Pollee, View};
 use isola_linux_memory::ProcessMemory;
 use spin::Mutex;
 
@@ -21,6 +21,8 @@ pub struct Process {
     pub pid: u32,
     /// The signals sent to it, and its actions.
     pub signals: Mutex<ProcessSignals>,
+    /// The observers of its pending signals (`signalfd`).
+    pub signal_events: Pollee,
     /// Its timers.
     pub timers: ProcessTimers,
     /// Its resource limits.
@@ -94,6 +96,7 @@ impl Process {
         Arc::new(Self {
             pid,
             signals: Mutex::new(ProcessSignals { actions, ..ProcessSignals::default() }),
+            signal_events: Pollee::new(),
             timers,
             limits: Mutex::new(limits),
             program: Mutex::default(),

@@ -10,13 +10,14 @@ use crate::process::Process;
 use crate::signals::{Handler, SI_USER, Signal, SignalFacts, SignalInfo, SignalSet};
 use crate::thread_state::ThreadState;
 use crate::timers::Alarms;
+use crate::vdso::Vdso;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
-use isola_linux_files::{MemoryFiles, Namespace, TmpFsOptions};
+use isola_linux_files::{Events, MemoryFiles, Namespace, TmpFsOptions};
 use isola_linux_memory::MemoryCharge;
 use isola_user_mode::UserMode;
 use spin::Mutex;
@@ -37,6 +38,8 @@ pub struct System {
     pub family: Mutex<Family<Arc<Process>>>,
     /// The threads that wait for words of memory.
     pub futexes: Futexes,
+    /// The pages with which programs read clocks.
+    pub(crate) vdso: Vdso,
     /// The alarms of timers.
     pub alarms: Arc<Alarms>,
     /// Calls that programs made and that do not exist.
@@ -60,6 +63,7 @@ impl System {
     ) -> Arc<Self> {
         let memory_files = MemoryFiles::new(TmpFsOptions::of_len(environment.memory().0 / 2));
         let host_name = Mutex::new(environment.host_name());
+        let vdso = Vdso::new(&environment.clock_page());
         let alarms = Alarms::new(environment.clone());
         Arc::new(Self {
             user_mode,
@@ -69,6 +73,7 @@ impl System {
             memory_files,
             family: Mutex::default(),
             futexes: Futexes::default(),
+            vdso,
             alarms,
             missing: MissingCalls::default(),
             host_name,
@@ -154,6 +159,7 @@ impl System {
                 taker.iter().for_each(|thread| thread.interrupt());
             }
         }
+        process.signal_events.notify(Events::IN);
         Ok(())
     }
 

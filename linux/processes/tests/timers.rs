@@ -413,3 +413,85 @@ fn a_thread_sleeps_by_the_time_of_its_process() {
         .exits(0);
     assert_eq!(run(program).0, EXITED);
 }
+
+#[test]
+fn a_program_finds_the_vdso_above_the_clock_page() {
+    /// The key of the image's address in the auxiliary vector.
+    const SYSINFO_EHDR: u64 = 33;
+    let program = Program::new()
+        .step(|processor| {
+            let load = |address, processor: &mut isola_linux_sim::Processor<'_>| {
+                let mut word = [0; 8];
+                processor.load(address, &mut word).map(|()| u64::from_le_bytes(word))
+            };
+            // Behind the number of arguments, the arguments and the environment, each with a 0 at its end.
+            let mut at = processor.registers().rsp + 8;
+            for _ in 0..2 {
+                while load(at, processor)? != 0 {
+                    at += 8;
+                }
+                at += 8;
+            }
+            while load(at, processor)? != SYSINFO_EHDR {
+                at += 16;
+            }
+            let image = load(at + 8, processor)?;
+            let mut bytes = [0; 4];
+            processor.load(image, &mut bytes)?;
+            assert_eq!(&bytes, b"\x7fELF");
+            processor.execute(image)?;
+            processor.load(image - 4096, &mut bytes)?;
+            assert_eq!(bytes, [0; 4], "the sequence number");
+            Ok(())
+        })
+        .exits(0);
+    assert_eq!(run(program).0, EXITED);
+}
+
+#[test]
+fn signals_are_read_from_a_descriptor() {
+    let program = Program::new()
+        .store(SET, &words(&[1 << 9 | 1 << 13]))
+        .syscall(linux::__NR_signalfd4, &[u64::MAX, SET, 8, 1])
+        .returns(-22)
+        .syscall(linux::__NR_signalfd4, &[u64::MAX, SET, 4, 0])
+        .returns(-22)
+        .syscall(linux::__NR_signalfd4, &[u64::MAX, 0x1000, 8, 0])
+        .returns(-14)
+        .syscall(linux::__NR_signalfd4, &[0, SET, 8, 0])
+        .returns(-22)
+        .syscall(linux::__NR_signalfd4, &[77, SET, 8, 0])
+        .returns(-9)
+        .syscall(linux::__NR_rt_sigprocmask, &[0, SET, 0, 8])
+        .syscall(linux::__NR_signalfd4, &[u64::MAX, SET, 8, linux::O_NONBLOCK.into()])
+        .returns(3)
+        .syscall(linux::__NR_read, &[3, RESULT, 256])
+        .returns(-11)
+        .syscall(linux::__NR_tkill, &[1, 10])
+        .syscall(linux::__NR_read, &[3, RESULT, 127])
+        .returns(-22)
+        .syscall(linux::__NR_read, &[3, RESULT, 256])
+        .returns(128)
+        .expect(RESULT, &[10, 0, 0, 0])
+        // A read waits for the signal of a timer.
+        .syscall(linux::__NR_fcntl, &[3, linux::F_SETFL.into(), 0])
+        .store(SETTING, &words(&[0, 0, 0, 5000]))
+        .syscall(linux::__NR_setitimer, &[0, SETTING, 0])
+        .syscall(linux::__NR_read, &[3, RESULT, 256])
+        .returns(128)
+        .expect(RESULT, &[14, 0, 0, 0])
+        .at_ms(5)
+        // SIGUSR1 is no longer wanted.
+        .store(SET, &words(&[1 << 13]))
+        .syscall(linux::__NR_signalfd4, &[3, SET, 8, 0])
+        .returns(3)
+        .syscall(linux::__NR_kill, &[1, 10])
+        .store(DATA, &[3, 0, 0, 0, 1, 0, 0, 0])
+        .syscall(linux::__NR_poll, &[DATA, 1, 0])
+        .returns(0)
+        .syscall(linux::__NR_kill, &[1, 14])
+        .syscall(linux::__NR_poll, &[DATA, 1, u64::MAX])
+        .returns(1)
+        .exits(0);
+    assert_eq!(run(program).0, EXITED);
+}

@@ -273,11 +273,14 @@ calls! {
     __NR_get_robust_list(pid, head, len) => identity::get_robust_list [wait];
     __NR_utimensat(directory, path, times, flags) => files::utimensat [wait];
     __NR_epoll_pwait(epoll, events, most, timeout_ms, mask) => files::epoll_pwait [wait];
+    __NR_signalfd(descriptor, set, len) => signals::signalfd [wait];
     __NR_timerfd_create(clock, flags) => timers::timerfd_create;
     __NR_eventfd(count) => files::eventfd;
     __NR_fallocate(descriptor, mode, offset, len) => files::fallocate [wait];
     __NR_timerfd_settime(descriptor, flags, new, old) => timers::timerfd_settime [wait];
     __NR_timerfd_gettime(descriptor, setting) => timers::timerfd_gettime [wait];
+    #[doc = "A child that inherits the descriptor reads its parent's signals; a read takes those of all threads."]
+    __NR_signalfd4(descriptor, set, len, flags) => signals::signalfd4 [wait];
     __NR_eventfd2(count, flags) => files::eventfd2;
     __NR_epoll_create1(flags) => files::epoll_create1;
     __NR_dup3(from, to, flags) => files::dup3;

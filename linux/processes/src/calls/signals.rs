@@ -4,6 +4,7 @@ use super::CallResult;
 use super::time::read_timespec;
 use crate::Errno;
 use crate::process::Process;
+use crate::signal_file::SignalFile;
 use crate::signals::{
     ACTION_LEN, AlternateStack, Handler, INFO_LEN, SI_QUEUE, SI_TKILL, SI_USER, SavedContext, Signal,
     SignalAction, SignalFacts, SignalInfo, SignalSet,
@@ -13,7 +14,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::task::Poll;
-use isola_linux_abi::numbers::{CAP_KILL, SIG_BLOCK, SIG_SETMASK, SIG_UNBLOCK};
+use isola_linux_abi::numbers::{
+    CAP_KILL, O_CLOEXEC, O_NONBLOCK, O_RDONLY, SIG_BLOCK, SIG_SETMASK, SIG_UNBLOCK,
+};
+use isola_linux_files::OpenFile;
+
+/// Flags of `signalfd4`, from Linux's `linux/signalfd.h`.
+const SFD_CLOEXEC: u32 = O_CLOEXEC;
+const SFD_NONBLOCK: u32 = O_NONBLOCK;
 
 /// The length of a set of signals in calls, in bytes.
 const SET_LEN: u64 = 8;
@@ -173,6 +181,24 @@ pub async fn rt_sigtimedwait(thread: &mut Thread, set: u64, info: u64, timeout: 
         thread.memory.write_bytes(info, &found.to_bytes()).await?;
     }
     Ok(found.signal.number().into())
+}
+
+pub async fn signalfd4(thread: &mut Thread, descriptor: i32, set: u64, len: u64, flags: u32) -> CallResult {
+    if flags & !(SFD_CLOEXEC | SFD_NONBLOCK) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let set = read_set(thread, set, len).await?;
+    if descriptor == -1 {
+        let object = Arc::new(SignalFile::new(&thread.system, &thread.process, set));
+        let file = OpenFile::of_object(object, O_RDONLY | flags & SFD_NONBLOCK);
+        return super::files::install(thread, file, flags);
+    }
+    thread.files.get(descriptor)?.object_as::<SignalFile>().ok_or(Errno::EINVAL)?.set(set);
+    Ok(descriptor as u64)
+}
+
+pub async fn signalfd(thread: &mut Thread, descriptor: i32, set: u64, len: u64) -> CallResult {
+    signalfd4(thread, descriptor, set, len, 0).await
 }
 
 pub async fn sigaltstack(thread: &mut Thread, new: u64, old: u64) -> CallResult {
