@@ -5,6 +5,7 @@
 //!   serves its traps.
 //! - [`calls`]: the table of system calls.
 //! - [`signals`], [`delivery`]: signals are delivered before the program continues, and at no other point.
+//! - [`ipc`]: System V shared memory, semaphores and message queues.
 //! - [`timers`]: POSIX timers, interval timers, limits of processor time.
 //! - [`loader`], [`exec`]: ELF programs, scripts, the stack of a new program.
 //!
@@ -35,6 +36,7 @@ pub mod loader;
 pub mod missing;
 pub mod proc;
 pub mod process;
+pub mod ipc;
 mod signal_file;
 pub mod signals;
 mod start;

@@ -5,6 +5,7 @@ use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::family::{ChildNotice, Family, ProcessorTime};
 use crate::futex::Futexes;
+use crate::ipc::Ipc;
 use crate::missing::MissingCalls;
 use crate::process::Process;
 use crate::signals::{Handler, SI_USER, Signal, SignalFacts, SignalInfo, SignalSet};
@@ -38,6 +39,8 @@ pub struct System {
     pub family: Mutex<Family<Arc<Process>>>,
     /// The threads that wait for words of memory.
     pub futexes: Futexes,
+    /// The objects of System V inter-process communication.
+    pub ipc: Ipc,
     /// The pages with which programs read clocks.
     pub(crate) vdso: Vdso,
     /// The alarms of timers.
@@ -63,6 +66,7 @@ impl System {
     ) -> Arc<Self> {
         let memory_files = MemoryFiles::new(TmpFsOptions::of_len(environment.memory().0 / 2));
         let host_name = Mutex::new(environment.host_name());
+        let ipc = Ipc::new(environment.memory().0);
         let vdso = Vdso::new(&environment.clock_page());
         let alarms = Alarms::new(environment.clone());
         Arc::new(Self {
@@ -73,6 +77,7 @@ impl System {
             memory_files,
             family: Mutex::default(),
             futexes: Futexes::default(),
+            ipc,
             vdso,
             alarms,
             missing: MissingCalls::default(),
@@ -181,6 +186,7 @@ impl System {
     pub fn process_ended(&self, process: &Arc<Process>, status: ExitStatus, time: ProcessorTime) {
         process.program.lock().memory = None;
         process.timers.end(self, process);
+        self.ipc.semaphores.end_process(process.pid, self.environment.unix_ns() / 1_000_000_000);
         let notices = self.family.lock().end(process.pid, status, time);
         for notice in notices {
             self.notify(notice, time);

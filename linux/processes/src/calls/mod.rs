@@ -8,6 +8,7 @@ mod files;
 mod futex;
 mod identity;
 mod information;
+mod ipc;
 mod memory;
 mod processes;
 mod scheduling;
@@ -111,6 +112,11 @@ calls! {
     __NR_mincore(address, len, states) => memory::mincore [wait];
     #[doc = "MADV_FREE drops pages at once; huge-page and dump advice is recorded only."]
     __NR_madvise(address, len, advice) => memory::madvise [wait];
+    #[doc = "No huge pages."]
+    __NR_shmget(key, len, flags) => ipc::shmget;
+    __NR_shmat(id, address, flags) => ipc::shmat [wait];
+    #[doc = "The times do not count attachments by fork, nor ends of processes."]
+    __NR_shmctl(id, command, buffer) => ipc::shmctl [wait];
     __NR_dup(descriptor) => files::dup;
     __NR_dup2(from, to) => files::dup2;
     __NR_pause() => signals::pause [wait];
@@ -130,6 +136,17 @@ calls! {
     __NR_wait4(pid, status, options, resources) => processes::wait4 [wait];
     __NR_kill(pid, number) => signals::kill;
     __NR_uname(buffer) => information::uname [wait];
+    __NR_semget(key, count, flags) => ipc::semget;
+    __NR_semop(id, operations, count) => ipc::semop [wait];
+    #[doc = "At most 32,000 semaphores in all sets."]
+    __NR_semctl(id, index, command, argument) => ipc::semctl [wait];
+    __NR_shmdt(address) => ipc::shmdt [wait];
+    #[doc = "Full queues use at most a 32nd of the cell's memory."]
+    __NR_msgget(key, flags) => ipc::msgget;
+    __NR_msgsnd(id, message, len, flags) => ipc::msgsnd [wait];
+    #[doc = "No MSG_COPY."]
+    __NR_msgrcv(id, message, len, kind, flags) => ipc::msgrcv [wait];
+    __NR_msgctl(id, command, buffer) => ipc::msgctl [wait];
     #[doc = "No leases, no seals, no signals for input (F_SETOWN has no effect), no locks of open files."]
     __NR_fcntl(descriptor, command, argument) => files::fcntl [wait];
     __NR_flock(descriptor, operation) => files::flock [wait];
@@ -238,6 +255,7 @@ calls! {
     __NR_getdents64(descriptor, buffer, len) => files::getdents64 [wait];
     __NR_set_tid_address(address) => identity::set_tid_address;
     __NR_restart_syscall() => time::restart_syscall [wait];
+    __NR_semtimedop(id, operations, count, timeout) => ipc::semtimedop [wait];
     #[doc = "Checked, without effect."]
     __NR_fadvise64(descriptor, offset, len, advice) => files::fadvise64;
     #[doc = "No processor time of other processes."]
