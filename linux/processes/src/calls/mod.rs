@@ -246,7 +246,7 @@ calls! {
     __NR_fremovexattr(descriptor, name) => files::fremovexattr [wait];
     __NR_tkill(tid, number) => signals::tkill;
     __NR_time(address) => time::time [wait];
-    #[doc = "No priority inheritance."]
+    #[doc = "All threads have the same priority, which no lock changes."]
     __NR_futex(word, operation, value, timeout, second, third) => futex::futex [wait];
     #[doc = "Checked, without effect."]
     __NR_sched_setaffinity(tid, len, mask) => scheduling::sched_setaffinity [wait];
@@ -323,6 +323,7 @@ calls! {
     __NR_clone3(arguments, size) => processes::clone3 [wait];
     __NR_close_range(first, last, flags) => files::close_range;
     __NR_faccessat2(directory, path, mode, flags) => files::faccessat2 [wait];
+    __NR_futex_waitv(words, count, flags, timeout, clock) => futex::futex_waitv [wait];
     __NR_fchmodat2(directory, path, mode, flags) => files::fchmodat2 [wait];
 }
 

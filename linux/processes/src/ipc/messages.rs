@@ -167,9 +167,8 @@ mod tests {
         for kind in [5, 3, 9, 3, 2] {
             queue.send(message(kind, 4), 1, 0).unwrap();
         }
-        let mut take = |selector| {
-            queue.receive(selector, 10, false, 1, 0).unwrap().map(|message| message.kind)
-        };
+        let mut take =
+            |selector| queue.receive(selector, 10, false, 1, 0).unwrap().map(|message| message.kind);
         assert_eq!(take(MessageSelector::Of(9)), Some(9));
         assert_eq!(take(MessageSelector::Of(9)), None);
         assert_eq!(take(MessageSelector::LowestUpTo(1)), None);

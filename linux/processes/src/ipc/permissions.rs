@@ -46,7 +46,8 @@ impl Permissions {
     pub fn check(&self, caller: &IpcCaller<'_>, wanted: u32) -> Result<(), Errno> {
         let credentials = caller.credentials;
         let user = credentials.user.effective;
-        let in_group = |group: u32| credentials.group.effective == group || credentials.groups.contains(&group);
+        let in_group =
+            |group: u32| credentials.group.effective == group || credentials.groups.contains(&group);
         let granted = if user == self.user || user == self.creator {
             self.mode >> 6
         } else if in_group(self.group) || in_group(self.creator_group) {
@@ -54,7 +55,11 @@ impl Permissions {
         } else {
             self.mode
         };
-        if wanted & !granted & 7 != 0 && !credentials.has(CAP_IPC_OWNER) { Err(Errno::EACCES) } else { Ok(()) }
+        if wanted & !granted & 7 != 0 && !credentials.has(CAP_IPC_OWNER) {
+            Err(Errno::EACCES)
+        } else {
+            Ok(())
+        }
     }
 
     /// Checks the right to change the permissions, or to remove the object.

@@ -214,10 +214,12 @@ impl Semaphores {
     /// # Errors
     /// Those of semget(2).
     pub fn get(&self, request: GetRequest, count: i32, caller: &IpcCaller<'_>) -> Result<i32, Errno> {
-        let count = usize::try_from(count).ok().filter(|count| *count <= MOST_SEMAPHORES).ok_or(Errno::EINVAL)?;
+        let count =
+            usize::try_from(count).ok().filter(|count| *count <= MOST_SEMAPHORES).ok_or(Errno::EINVAL)?;
         let mut table = self.table.lock();
         let total: usize = table.iter().map(|(_, _, set)| set.semaphores.len()).sum();
-        let check = |set: &SemaphoreSet| if count > set.semaphores.len() { Err(Errno::EINVAL) } else { Ok(()) };
+        let check =
+            |set: &SemaphoreSet| if count > set.semaphores.len() { Err(Errno::EINVAL) } else { Ok(()) };
         let make = || match count {
             0 => Err(Errno::EINVAL),
             _ if total + count > MOST_SEMAPHORES => Err(Errno::ENOSPC),
@@ -287,7 +289,10 @@ mod tests {
                     1 => {
                         set.undo(pid, 0);
                         let undone = core::mem::take(&mut undo[pid as usize]);
-                        values.iter_mut().zip(undone).for_each(|(value, undone)| *value = (*value + undone).max(0));
+                        values
+                            .iter_mut()
+                            .zip(undone)
+                            .for_each(|(value, undone)| *value = (*value + undone).max(0));
                     }
                     _ => {
                         let operations: Vec<_> = (0..1 + below(3))

@@ -171,9 +171,8 @@ mod tests {
         assert_eq!((get(0, 0o600, &caller), get(0, 0o600, &caller)), (Ok(1), Ok(2)));
         assert_eq!(get(0, 0o600, &caller), Err(Errno::ENOSPC));
         assert_eq!(table.remove(0), Some(7));
-        let mut get = |key, flags: u32| {
-            table.get_or_create(GetRequest { key, flags }, &caller, |_| Ok(()), || Ok(key))
-        };
+        let mut get =
+            |key, flags: u32| table.get_or_create(GetRequest { key, flags }, &caller, |_| Ok(()), || Ok(key));
         assert_eq!((get(7, 0), get(7, IPC_CREAT)), (MISSING, Ok(3)));
         assert_eq!((table.id_of_index(2), table.id_of_index(3)), (Ok(3), Err(Errno::EINVAL)));
     }

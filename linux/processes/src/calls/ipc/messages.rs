@@ -1,7 +1,8 @@
 //! `msgget` and its relatives.
 
 use super::{
-    CallResult, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, PERMISSIONS_LEN, Structure, caller, read_permissions,
+    CallResult, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, PERMISSIONS_LEN, Structure, caller,
+    read_permissions,
 };
 use crate::Errno;
 use crate::calls::unsupported;
@@ -54,10 +55,7 @@ pub async fn msgsnd(thread: &mut Thread, id: i32, message: u64, len: u64, flags:
     let result = match attempt() {
         Some(result) => result,
         None if flags & IPC_NOWAIT != 0 => Err(Errno::EAGAIN),
-        None => thread
-            .interruptible(changes.wait_until(attempt))
-            .await
-            .unwrap_or(Err(Errno::ERESTARTNOHAND)),
+        None => thread.interruptible(changes.wait_until(attempt)).await.unwrap_or(Err(Errno::ERESTARTNOHAND)),
     };
     result?;
     changes.wake_all();
@@ -93,10 +91,9 @@ pub async fn msgrcv(
     let found = match attempt() {
         Some(result) => result?,
         None if flags & IPC_NOWAIT != 0 => return Err(Errno::ENOMSG),
-        None => thread
-            .interruptible(changes.wait_until(attempt))
-            .await
-            .unwrap_or(Err(Errno::ERESTARTNOHAND))?,
+        None => {
+            thread.interruptible(changes.wait_until(attempt)).await.unwrap_or(Err(Errno::ERESTARTNOHAND))?
+        }
     };
     changes.wake_all();
     let mut bytes: Vec<u8> = found.kind.to_le_bytes().to_vec();
@@ -147,7 +144,10 @@ pub async fn msgctl(thread: &mut Thread, id: i32, command: u32, buffer: u64) -> 
             let (queues, messages, bytes, most) = {
                 let mut table = thread.system.ipc.messages.table.lock();
                 let sum = |of: fn((u64, u64)) -> u64, table: &mut crate::ipc::Table<_>| {
-                    table.iter().map(|(_, _, queue): (_, _, &mut crate::ipc::MessageQueue)| of(queue.len())).sum::<u64>()
+                    table
+                        .iter()
+                        .map(|(_, _, queue): (_, _, &mut crate::ipc::MessageQueue)| of(queue.len()))
+                        .sum::<u64>()
                 };
                 let messages = sum(|(count, _)| count, &mut table);
                 let bytes = sum(|(_, bytes)| bytes, &mut table);

@@ -1,7 +1,8 @@
 //! `semget` and its relatives.
 
 use super::{
-    CallResult, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, PERMISSIONS_LEN, Structure, caller, read_permissions,
+    CallResult, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT, PERMISSIONS_LEN, Structure, caller,
+    read_permissions,
 };
 use crate::Errno;
 use crate::calls::time::read_timespec;
@@ -55,7 +56,13 @@ impl Drop for WaitNote<'_> {
     }
 }
 
-pub async fn semtimedop(thread: &mut Thread, id: i32, operations: u64, count: u64, timeout: u64) -> CallResult {
+pub async fn semtimedop(
+    thread: &mut Thread,
+    id: i32,
+    operations: u64,
+    count: u64,
+    timeout: u64,
+) -> CallResult {
     let count = match usize::try_from(count) {
         Ok(0) => return Err(Errno::EINVAL),
         Ok(count) if count <= MOST_OPERATIONS => count,
@@ -157,7 +164,8 @@ pub async fn semctl(thread: &mut Thread, id: i32, index: i32, command: u32, argu
             let (sets_shown, semaphores_shown) =
                 if command == SEM_INFO { (sets as u32, semaphores as u32) } else { (20, MOST_VALUE as u32) };
             let most = MOST_SEMAPHORES as u32;
-            let words = [most, MOST_SETS as u32, most, most, most, MOST_OPERATIONS as u32, MOST_OPERATIONS as u32];
+            let words =
+                [most, MOST_SETS as u32, most, most, most, MOST_OPERATIONS as u32, MOST_OPERATIONS as u32];
             let mut structure = Structure::<40>::new();
             let shown = [sets_shown, MOST_VALUE as u32, semaphores_shown];
             for (place, word) in words.into_iter().chain(shown).enumerate() {

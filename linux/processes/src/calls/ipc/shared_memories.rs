@@ -74,7 +74,11 @@ pub async fn shmat(thread: &mut Thread, id: i32, address: u64, flags: u32) -> Ca
     };
     debug_assert!(request.flags & MAP_ANONYMOUS == 0);
     // An occupied address is EINVAL here.
-    thread.memory.map(request).await.map_err(|error| if error == Errno::EEXIST { Errno::EINVAL } else { error })
+    thread
+        .memory
+        .map(request)
+        .await
+        .map_err(|error| if error == Errno::EEXIST { Errno::EINVAL } else { error })
 }
 
 pub async fn shmdt(thread: &mut Thread, address: u64) -> CallResult {
@@ -141,7 +145,10 @@ pub async fn shmctl(thread: &mut Thread, id: i32, command: u32, buffer: u64) -> 
                 structure.put_u32(0, table.len() as u32);
                 structure.put_u64(8, table.iter().map(|(_, _, segment)| segment.len.div_ceil(PAGE)).sum());
                 let resident = |pages: alloc::sync::Arc<isola_linux_memory::SharedMemory>| pages.resident();
-                structure.put_u64(16, table.iter().filter_map(|(_, _, segment)| segment.pages().map(resident)).sum());
+                structure.put_u64(
+                    16,
+                    table.iter().filter_map(|(_, _, segment)| segment.pages().map(resident)).sum(),
+                );
             }
             structure.write(thread, buffer).await?;
             Ok(most_index(thread))
