@@ -9,7 +9,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// Programs of `tests/programs`.
-const PROGRAMS: [&str; 4] = ["processes", "threads", "files", "timers"];
+const PROGRAMS: [&str; 5] = ["processes", "threads", "files", "timers", "ipc"];
 
 /// A root file system for cells.
 struct Root {

@@ -4,11 +4,13 @@ use crate::loader::{
     FILE_HEADER_LEN, HEAD_LEN, HeaderTable, InitialStack, Loaded, Placement, Program, ProgramInput,
     interpreter, load,
 };
+use crate::process::Process;
 use crate::system::System;
 use crate::thread::Thread;
 use crate::{Errno, exit};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 use isola_abi::user_context::{UserContext, UserRegisters};
 use isola_linux_abi::numbers::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FDCWD, AT_FLAGS, AT_GID, AT_HWCAP, AT_HWCAP2,
@@ -109,6 +111,7 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
     let mut credentials = thread.credentials.clone();
     credentials.execute();
     thread.set_credentials(credentials);
+    thread.process.is_dumpable.store(true, Ordering::Relaxed);
     thread.restart = None;
     thread.system.family.lock().executed(thread.process.pid);
     if core::mem::take(&mut thread.has_parents_memory) {
@@ -169,7 +172,7 @@ async fn load_program(
         }
     };
     let system = &thread.system;
-    let memory = new_memory(system, memory_limits(thread))?;
+    let memory = new_memory(system, memory_limits(&thread.process))?;
     let placement = match linker {
         Some(_) => Placement::Program(system.environment.random()),
         None => Placement::Anywhere,
@@ -225,8 +228,8 @@ pub fn new_memory(system: &System, limits: MemoryLimits) -> Result<Arc<ProcessMe
 }
 
 /// Returns the limits of a process's memory.
-pub fn memory_limits(thread: &Thread) -> MemoryLimits {
-    let limits = thread.process.limits.lock();
+pub fn memory_limits(process: &Process) -> MemoryLimits {
+    let limits = process.limits.lock();
     MemoryLimits {
         address_space: limits.soft(RLIMIT_AS),
         data: limits.soft(RLIMIT_DATA),

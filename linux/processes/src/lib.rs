@@ -37,6 +37,7 @@ pub mod loader;
 pub mod missing;
 pub mod proc;
 pub mod process;
+mod process_file;
 mod signal_file;
 pub mod signals;
 mod start;

@@ -11,7 +11,8 @@ use crate::wait_queue::WaitQueue;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
-use isola_linux_files::{DescriptorTable, Pollee, View};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use isola_linux_files::{DescriptorTable, Events, Pollee, View};
 use isola_linux_memory::ProcessMemory;
 use spin::Mutex;
 
@@ -23,6 +24,15 @@ pub struct Process {
     pub signals: Mutex<ProcessSignals>,
     /// The observers of its pending signals (`signalfd`).
     pub signal_events: Pollee,
+    /// The observers of its end (`pidfd`).
+    pub end_events: Pollee,
+    /// The signal that it gets when its parent ends; 0 for none.
+    pub parent_death_signal: AtomicU8,
+    /// `PR_SET_DUMPABLE`.
+    pub is_dumpable: AtomicBool,
+    /// The commands for which `membarrier` is registered.
+    pub barriers: AtomicU32,
+    has_ended: AtomicBool,
     /// Its timers.
     pub timers: ProcessTimers,
     /// Its resource limits.
@@ -97,6 +107,11 @@ impl Process {
             pid,
             signals: Mutex::new(ProcessSignals { actions, ..ProcessSignals::default() }),
             signal_events: Pollee::new(),
+            end_events: Pollee::new(),
+            parent_death_signal: AtomicU8::new(0),
+            is_dumpable: AtomicBool::new(true),
+            barriers: AtomicU32::new(0),
+            has_ended: AtomicBool::new(false),
             timers,
             limits: Mutex::new(limits),
             program: Mutex::default(),
@@ -107,6 +122,17 @@ impl Process {
             changes: WaitQueue::default(),
             state: Mutex::new(state),
         })
+    }
+
+    /// Records that it has ended.
+    pub fn set_ended(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+        self.end_events.notify(Events::IN);
+    }
+
+    /// Returns whether it has ended, also if its parent has not waited for it.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
     }
 
     /// Records the open files and directories of its first thread.

@@ -16,6 +16,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::Ordering;
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
 use isola_linux_files::{Events, MemoryFiles, Namespace, TmpFsOptions};
@@ -187,7 +188,19 @@ impl System {
         process.program.lock().memory = None;
         process.timers.end(self, process);
         self.ipc.semaphores.end_process(process.pid, self.environment.unix_ns() / 1_000_000_000);
-        let notices = self.family.lock().end(process.pid, status, time);
+        let (orphans, notices) = {
+            let mut family = self.family.lock();
+            let orphans = family.children(process.pid);
+            (orphans, family.end(process.pid, status, time))
+        };
+        process.set_ended();
+        for orphan in orphans {
+            let number = orphan.parent_death_signal.load(Ordering::Relaxed);
+            if let Ok(signal) = Signal::from_number(number.into()) {
+                // A real-time signal can meet a full queue, and is lost then.
+                let _ = self.send(&orphan, SignalInfo::sent(signal, SI_USER, process.pid, 0));
+            }
+        }
         for notice in notices {
             self.notify(notice, time);
         }

@@ -10,6 +10,7 @@ mod identity;
 mod information;
 mod ipc;
 mod memory;
+mod process_files;
 mod processes;
 mod scheduling;
 mod signals;
@@ -17,6 +18,7 @@ mod time;
 mod timers;
 mod words;
 
+pub(crate) use files::install;
 pub use information::{RELEASE, VERSION};
 pub use time::process_time;
 
@@ -127,7 +129,7 @@ calls! {
     __NR_getpid() => identity::getpid;
     #[doc = "The bytes are copied."]
     __NR_sendfile(to, from, offset, len) => files::sendfile [wait];
-    #[doc = "CLONE_SIGHAND only with CLONE_THREAD; no namespaces; no CLONE_PIDFD, CLONE_PARENT, CLONE_PTRACE."]
+    #[doc = "CLONE_SIGHAND only with CLONE_THREAD; no namespaces; no CLONE_PTRACE."]
     __NR_clone(flags, stack, parent_tid, child_tid, tls) => processes::clone [wait];
     __NR_fork() => processes::fork [wait];
     __NR_vfork() => processes::vfork [wait];
@@ -224,7 +226,7 @@ calls! {
     __NR_munlock(address, len) => memory::munlock;
     __NR_mlockall(flags) => memory::mlockall [wait];
     __NR_munlockall() => memory::munlockall;
-    #[doc = "Names, capabilities, no-new-privileges and keep-capabilities."]
+    #[doc = "Names, capabilities, no-new-privileges, keep-capabilities, dumpable (recorded), parent-death signal (when the parent's process ends), subreaper."]
     __NR_prctl(option, argument, third, fourth) => identity::prctl [wait];
     __NR_arch_prctl(code, address) => identity::arch_prctl [wait];
     __NR_setrlimit(resource, limit) => identity::setrlimit [wait];
@@ -271,7 +273,6 @@ calls! {
     __NR_epoll_wait(epoll, events, most, timeout_ms) => files::epoll_wait [wait];
     __NR_epoll_ctl(epoll, operation, descriptor, event) => files::epoll_ctl [wait];
     __NR_tgkill(group, tid, number) => signals::tgkill;
-    #[doc = "No P_PIDFD."]
     __NR_waitid(kind, id, info, options, resources) => processes::waitid [wait];
     __NR_openat(directory, path, flags, mode) => files::openat [wait];
     __NR_mkdirat(directory, path, mode) => files::mkdirat [wait];
@@ -312,6 +313,8 @@ calls! {
     __NR_getrandom(buffer, len, flags) => information::getrandom [wait];
     #[doc = "No seals, no huge pages."]
     __NR_memfd_create(name, flags) => memory::memfd_create [wait];
+    #[doc = "No SYNC_CORE, no RSEQ."]
+    __NR_membarrier(command, flags, core) => process_files::membarrier [wait];
     __NR_execveat(directory, path, arguments, environment, flags) => processes::execveat [wait];
     __NR_mlock2(address, len, flags) => memory::mlock2 [wait];
     #[doc = "The bytes are copied."]
@@ -321,6 +324,11 @@ calls! {
     __NR_statx(directory, path, flags, mask, buffer) => files::statx [wait];
     #[doc = "As clone; no set_tid, no cgroup."]
     __NR_clone3(arguments, size) => processes::clone3 [wait];
+    #[doc = "Processes only (no PIDFD_SELF, PIDFD_THREAD); no signals to groups."]
+    __NR_pidfd_send_signal(descriptor, number, info, flags) => process_files::pidfd_send_signal [wait];
+    #[doc = "No PIDFD_THREAD."]
+    __NR_pidfd_open(pid, flags) => process_files::pidfd_open;
+    __NR_pidfd_getfd(descriptor, target, flags) => process_files::pidfd_getfd;
     __NR_close_range(first, last, flags) => files::close_range;
     __NR_faccessat2(directory, path, mode, flags) => files::faccessat2 [wait];
     __NR_futex_waitv(words, count, flags, timeout, clock) => futex::futex_waitv [wait];

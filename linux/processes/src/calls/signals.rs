@@ -6,8 +6,8 @@ use crate::Errno;
 use crate::process::Process;
 use crate::signal_file::SignalFile;
 use crate::signals::{
-    ACTION_LEN, AlternateStack, Handler, INFO_LEN, SI_QUEUE, SI_TKILL, SI_USER, SavedContext, Signal,
-    SignalAction, SignalFacts, SignalInfo, SignalSet,
+    ACTION_LEN, AlternateStack, Handler, INFO_LEN, SI_TKILL, SI_USER, SavedContext, Signal, SignalAction,
+    SignalFacts, SignalInfo, SignalSet,
 };
 use crate::thread::Thread;
 use alloc::sync::Arc;
@@ -263,7 +263,7 @@ async fn return_from_handler(thread: &mut Thread) -> CallResult {
 }
 
 /// Returns whether the caller may send a signal to a process.
-fn may_signal(thread: &Thread, target: &Process, signal: Option<Signal>) -> bool {
+pub fn may_signal(thread: &Thread, target: &Process, signal: Option<Signal>) -> bool {
     if thread.credentials.has(CAP_KILL) || target.pid == thread.process.pid {
         return true;
     }
@@ -277,7 +277,7 @@ fn may_signal(thread: &Thread, target: &Process, signal: Option<Signal>) -> bool
 }
 
 /// Returns the signal of a call; `None` for 0, which only checks.
-fn signal_or_check(number: u32) -> Result<Option<Signal>, Errno> {
+pub fn signal_or_check(number: u32) -> Result<Option<Signal>, Errno> {
     if number == 0 { Ok(None) } else { Signal::from_number(number.into()).map(Some) }
 }
 
@@ -347,7 +347,7 @@ fn send_to_thread(thread: &Thread, group: Option<u32>, tid: u32, number: u32) ->
 }
 
 /// Reads the `siginfo_t` of `rt_sigqueueinfo`. A program may not pretend to be the kernel or `kill`.
-async fn read_info(
+pub async fn read_info(
     thread: &Thread,
     signal: Signal,
     address: u64,
@@ -370,7 +370,7 @@ pub async fn rt_sigqueueinfo(thread: &mut Thread, pid: i32, number: u32, info: u
     if !may_signal(thread, &target, Some(signal)) {
         return Err(Errno::EPERM);
     }
-    thread.system.send(&target, SignalInfo { code: info.code.min(SI_QUEUE), ..info })?;
+    thread.system.send(&target, info)?;
     Ok(0)
 }
 
@@ -381,6 +381,9 @@ pub async fn rt_tgsigqueueinfo(
     number: u32,
     info: u64,
 ) -> CallResult {
+    if group <= 0 || tid <= 0 {
+        return Err(Errno::EINVAL);
+    }
     let signal = Signal::from_number(number.into())?;
     let info = read_info(thread, signal, info, group as u32 == thread.process.pid).await?;
     let (pid, process) = thread.system.family.lock().process_of_thread(tid as u32).ok_or(Errno::ESRCH)?;
