@@ -100,7 +100,7 @@ pub use open_file::{MOST_OFFSET, OpenFile};
 pub use outcome::Outcome;
 pub use overlay::OverlayFs;
 pub use pipe::{MOST_PIPE_CAPACITY, PIPE_BUF, PIPE_CAPACITY, Pipe, PipeEnd, pipe};
-pub use poll::{INVALID_DESCRIPTOR, PollEntry, PollFiles, poll_files, ready_files};
+pub use poll::{PollEntry, PollFiles, poll_files, ready_files};
 pub use procfs::{ProcessDirectories, number_of_name, proc_file_system, sys_file_system};
 pub use timerfd::{AlarmKey, AlarmService, Timer};
 pub use tmpfs::{TmpFs, TmpFsOptions};

@@ -7,27 +7,22 @@ use alloc::vec::Vec;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
-use isola_linux_abi::numbers as linux;
 
 /// An open file that a `poll` waits for.
 #[derive(Clone, Debug)]
 pub struct PollEntry {
-    /// The file; `None` for a negative descriptor, which is ignored.
+    /// The file; `None` for a descriptor that is ignored, or not open.
     pub file: Option<Arc<OpenFile>>,
-    /// The events that the program asks for.
+    /// The events that end the wait. `poll` adds [`Events::ALWAYS`] to those that the program asks for; `select` does not.
     pub events: Events,
 }
 
 impl PollEntry {
-    /// Returns the entry's present events: those asked for, errors and hang-ups.
+    /// Returns those of its events that are true now.
     fn ready(&self) -> Events {
-        let asked = Events(self.events.0 & 0xffff) | Events::ALWAYS;
-        self.file.as_ref().map_or(Events::NONE, |file| file.ready() & asked)
+        self.file.as_ref().map_or(Events::NONE, |file| file.ready() & self.events)
     }
 }
-
-/// The bit of `poll` for a descriptor that is not open (`POLLNVAL`).
-pub const INVALID_DESCRIPTOR: Events = Events(linux::POLLNVAL);
 
 /// Waits until one of the files is ready. Returns the events of each. The caller adds the timeout.
 pub fn poll_files(entries: &[PollEntry]) -> PollFiles<'_> {

@@ -133,12 +133,15 @@ impl Thread {
             Poll::Ready(())
         })
         .await;
+        self.attend_to_processor_timers();
         loop {
-            if self.process.timers.has_processor_timers() {
-                processor::check(&mut self);
-            }
-            if self.state.has_attention() && self.attend().await == Flow::End {
-                break;
+            if self.state.has_attention() {
+                if self.process.timers.has_processor_timers() {
+                    processor::check(&mut self);
+                }
+                if self.attend().await == Flow::End {
+                    break;
+                }
             }
             let before = self.system.environment.cycles().0;
             let trap = self.user.run();
@@ -152,11 +155,22 @@ impl Thread {
                     }
                 }
                 Trap::Exception { vector, error_code } => self.exception(vector, error_code),
-                Trap::Interrupt => give_way().await,
+                Trap::Interrupt => {
+                    self.attend_to_processor_timers();
+                    give_way().await;
+                }
             }
             add(&self.state.system_cycles, self.system.environment.cycles().0.wrapping_sub(after));
         }
         exit::end_thread(self).await;
+    }
+
+    /// Makes the thread check timers by processor time before its program continues. Calls do not: an alarm interrupts the
+    /// program when a timer may have expired.
+    fn attend_to_processor_timers(&self) {
+        if self.process.timers.has_processor_timers() {
+            self.state.interrupt();
+        }
     }
 
     /// Ends the thread after the call.

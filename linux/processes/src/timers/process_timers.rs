@@ -75,7 +75,7 @@ impl IntervalClock {
 #[derive(Debug, Default)]
 pub struct ProcessTimers {
     pub(super) state: Mutex<State>,
-    /// Whether a thread checks timers by processor time before it runs its program.
+    /// Whether there are timers by processor time.
     pub(super) has_processor_timers: AtomicBool,
 }
 
@@ -111,7 +111,7 @@ struct RealTimer {
 }
 
 impl ProcessTimers {
-    /// Returns whether a thread of the process has to call [`processor::check`](super::processor::check).
+    /// Returns whether a thread that has attention calls [`processor::check`](super::processor::check).
     #[inline]
     pub fn has_processor_timers(&self) -> bool {
         self.has_processor_timers.load(Ordering::Relaxed)
