@@ -5,7 +5,7 @@ use isola_tests::isola::Isola;
 use isola_tests::linux_root::LinuxRoot;
 
 /// Programs of `tests/programs`.
-const PROGRAMS: [&str; 3] = ["processes", "threads", "files"];
+const PROGRAMS: [&str; 5] = ["processes", "threads", "files", "timers", "ipc"];
 
 /// A root file system with the programs of `tests/programs`, linked statically and dynamically.
 fn root() -> LinuxRoot {

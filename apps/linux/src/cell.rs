@@ -8,6 +8,7 @@ use isola_ebbs::platform;
 use isola_linux_files::ConsoleOutput;
 use isola_linux_memory::BoxFuture;
 use isola_linux_processes::{Environment, TaskMaker};
+use isola_linux_vdso::ClockPage;
 
 /// The cell.
 pub struct CellEnvironment;
@@ -23,6 +24,11 @@ impl Environment for CellEnvironment {
 
     fn cycles(&self) -> (u64, u64) {
         (cycles(), platform().descriptor().clock.tsc_hz)
+    }
+
+    fn clock_page(&self) -> ClockPage {
+        let (zero_cycles, ns_per_cycle, unix_ns_at_zero) = platform().clock().parameters();
+        ClockPage { sequence: 0, is_usable: 1, zero_cycles, ns_per_cycle, unix_ns_at_zero }
     }
 
     fn sleep_until(&self, monotonic_ns: u64) -> BoxFuture<'static, ()> {

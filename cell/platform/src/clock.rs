@@ -84,6 +84,12 @@ impl Clock {
         self.zero_cycles.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
     }
 
+    /// Returns the numbers of the clock, for a copy of it outside of the cell's own code: the reading of the cycle counter at
+    /// its start, nanoseconds per cycle in units of 2^-32, and the time of day at its start in ns since 1970-01-01 UTC.
+    pub fn parameters(&self) -> (u64, u64, u64) {
+        (self.zero_cycles, self.ns_per_cycle, self.unix_ns_at_zero)
+    }
+
     /// Returns the time of day at `instant`, in ns since 1970-01-01 UTC.
     pub fn unix_ns(&self, instant: Instant) -> u64 {
         self.unix_ns_at_zero.saturating_add(instant.ns)

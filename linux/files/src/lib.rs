@@ -40,6 +40,7 @@ mod calls;
 mod clock;
 mod console;
 mod control;
+mod countdown;
 mod credentials;
 mod dentry;
 mod descriptors;
@@ -69,6 +70,7 @@ pub use calls::{OwnerChange, TimeChange};
 pub use clock::{Timestamp, set_clock};
 pub use console::{Console, ConsoleOutput};
 pub use control::{ControlArgument, control_argument};
+pub use countdown::{Countdown, TimerSetting, TimerStart};
 pub use credentials::{Access, Credentials, Ownership};
 pub use dentry::{
     Dentry, Detach, Location, MOST_CACHED_NAMES, Mount, MountFlags, MountedFileSystem, Namespace,
@@ -98,9 +100,9 @@ pub use open_file::{MOST_OFFSET, OpenFile};
 pub use outcome::Outcome;
 pub use overlay::OverlayFs;
 pub use pipe::{MOST_PIPE_CAPACITY, PIPE_BUF, PIPE_CAPACITY, Pipe, PipeEnd, pipe};
-pub use poll::FileWaiters;
+pub use poll::{PollEntry, PollFiles, poll_files, ready_files};
 pub use procfs::{ProcessDirectories, number_of_name, proc_file_system, sys_file_system};
-pub use timerfd::{AlarmService, Timer, TimerSetting};
+pub use timerfd::{AlarmKey, AlarmService, Timer};
 pub use tmpfs::{TmpFs, TmpFsOptions};
 pub use volume::VolumeFs;
 pub use walk::{Caller, LastLink, View};

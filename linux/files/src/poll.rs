@@ -1,55 +1,77 @@
-//! `poll` and `select`: one task that waits for several open files.
+//! `poll` and `select`: one wait for several open files.
 
 use crate::events::Events;
 use crate::open_file::OpenFile;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt;
-use core::task::Waker;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
 
-/// The places of a task in the lists of several open files.
-pub struct FileWaiters {
-    files: Vec<(Arc<OpenFile>, Events)>,
-    /// The keys in the lists of the files.
+/// An open file that a `poll` waits for.
+#[derive(Clone, Debug)]
+pub struct PollEntry {
+    /// The file; `None` for a descriptor that is ignored, or not open.
+    pub file: Option<Arc<OpenFile>>,
+    /// The events that end the wait. `poll` adds [`Events::ALWAYS`] to those that the program asks for; `select` does not.
+    pub events: Events,
+}
+
+impl PollEntry {
+    /// Returns those of its events that are true now.
+    fn ready(&self) -> Events {
+        self.file.as_ref().map_or(Events::NONE, |file| file.ready() & self.events)
+    }
+}
+
+/// Waits until one of the files is ready. Returns the events of each. The caller adds the timeout.
+pub fn poll_files(entries: &[PollEntry]) -> PollFiles<'_> {
+    PollFiles { entries, keys: Vec::new() }
+}
+
+/// Returns the present events of each file, and whether there are any.
+pub fn ready_files(entries: &[PollEntry]) -> (Vec<Events>, bool) {
+    let ready: Vec<_> = entries.iter().map(PollEntry::ready).collect();
+    let is_any = ready.iter().any(|events| !events.is_empty());
+    (ready, is_any)
+}
+
+/// The future of [`poll_files`].
+#[must_use = "futures do nothing unless polled"]
+pub struct PollFiles<'a> {
+    entries: &'a [PollEntry],
+    /// The keys of this future in the lists of the files.
     keys: Vec<Option<u64>>,
 }
 
-impl FileWaiters {
-    /// Creates the places, for files and the events that the task waits for.
-    pub fn new(files: Vec<(Arc<OpenFile>, Events)>) -> Self {
-        let keys = alloc::vec![None; files.len()];
-        Self { files, keys }
-    }
+impl Future for PollFiles<'_> {
+    type Output = Vec<Events>;
 
-    /// Returns the files.
-    pub fn files(&self) -> &[(Arc<OpenFile>, Events)] {
-        &self.files
-    }
-
-    /// Wakes the task when one of the events, an error or a hang-up of a file may be true, until the places are dropped.
-    /// The caller then has to check the files, as an event may have been before.
-    pub fn register(&mut self, waker: &Waker) {
-        for ((file, events), key) in self.files.iter().zip(&mut self.keys) {
-            // The events of a file without a list never change.
-            if let Some(pollee) = file.pollee() {
-                pollee.set_waiter(key, *events | Events::ALWAYS, waker);
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (ready, is_any) = ready_files(self.entries);
+        if is_any {
+            return Poll::Ready(ready);
+        }
+        let mut keys = core::mem::take(&mut self.keys);
+        keys.resize(self.entries.len(), None);
+        for (index, entry) in self.entries.iter().enumerate() {
+            if let Some(pollee) = entry.file.as_ref().and_then(|file| file.pollee()) {
+                pollee.set_waiter(&mut keys[index], entry.events | Events::ALWAYS, context.waker());
             }
         }
+        self.keys = keys;
+        // An event between the check and the registration would be lost otherwise.
+        let (ready, is_any) = ready_files(self.entries);
+        if is_any { Poll::Ready(ready) } else { Poll::Pending }
     }
 }
 
-impl Drop for FileWaiters {
+impl Drop for PollFiles<'_> {
     fn drop(&mut self) {
-        for ((file, _), key) in self.files.iter().zip(&self.keys) {
-            if let Some(pollee) = file.pollee() {
+        for (entry, key) in self.entries.iter().zip(&self.keys) {
+            if let Some(pollee) = entry.file.as_ref().and_then(|file| file.pollee()) {
                 pollee.remove_waiter(*key);
             }
         }
-    }
-}
-
-impl fmt::Debug for FileWaiters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileWaiters").field("files", &self.files).finish_non_exhaustive()
     }
 }

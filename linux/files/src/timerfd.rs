@@ -1,6 +1,7 @@
 //! Timers as open files (`timerfd_create`).
 
 use crate::Errno;
+use crate::countdown::{Countdown, TimerSetting, TimerStart};
 use crate::events::{Events, Pollee};
 use crate::metadata::{InodeKind, Metadata};
 use crate::object::FileObject;
@@ -14,26 +15,27 @@ use spin::Mutex;
 
 /// The clocks and alarms of the system.
 pub trait AlarmService: Send + Sync {
-    /// Returns the time of a clock (`CLOCK_*`) in nanoseconds; `None` if there is no such clock.
+    /// Returns the time of a clock (`CLOCK_*`) in nanoseconds; `None` if the clock has no alarms.
     fn now_ns(&self, clock: u32) -> Option<u64>;
 
-    /// Calls `ring` once, when the clock has reached the deadline. Alarms are not cancelled: a late one has no effect.
-    fn ring_at(&self, clock: u32, deadline_ns: u64, ring: Box<dyn FnOnce() + Send>);
+    /// Calls `ring` once, when the clock has reached the deadline, from any core and without locks.
+    fn set_alarm(&self, clock: u32, deadline_ns: u64, ring: Box<dyn FnOnce() + Send>) -> AlarmKey;
+
+    /// Cancels an alarm, if it has not rung.
+    fn cancel_alarm(&self, alarm: AlarmKey);
 }
 
-/// The shortest time between alarms, in nanoseconds: expirations of a shorter interval are counted, several at once.
-const SHORTEST_NS: u64 = 50_000;
-
-/// The setting of a timer, in nanoseconds: `struct itimerspec`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TimerSetting {
-    /// The interval between expirations after the first one; 0 for a single one.
-    pub interval_ns: u64,
-    /// The time until the next expiration, or its absolute time when it is set; 0 if the timer is not armed.
-    pub value_ns: u64,
+/// An alarm that was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AlarmKey {
+    /// The deadline by the monotonic clock, in nanoseconds.
+    pub deadline_ns: u64,
+    /// The number of the alarm, which no other has.
+    pub number: u64,
 }
 
-/// A timer.
+/// A timer. After an expiration its next alarm is set when the program reads or asks for the rest of the time, as in Linux:
+/// a timer that is not read causes no work.
 pub struct Timer {
     alarms: Arc<dyn AlarmService>,
     clock: u32,
@@ -44,27 +46,10 @@ pub struct Timer {
 
 #[derive(Default)]
 struct TimerState {
-    /// The time of the next expiration that was not counted; 0 if the timer is not armed.
-    next_ns: u64,
-    interval_ns: u64,
-    expirations: u64,
+    countdown: Countdown,
+    alarm: Option<AlarmKey>,
     /// The number of settings: an alarm of an earlier one has no effect.
     settings: u64,
-}
-
-impl TimerState {
-    /// Counts the expirations until now.
-    fn count(&mut self, now_ns: u64) {
-        if self.next_ns == 0 || now_ns < self.next_ns {
-            return;
-        }
-        let more = (now_ns - self.next_ns).checked_div(self.interval_ns);
-        self.expirations = self.expirations.saturating_add(1 + more.unwrap_or(0));
-        self.next_ns = match more {
-            Some(more) => self.next_ns.saturating_add((more + 1).saturating_mul(self.interval_ns)),
-            None => 0,
-        };
-    }
 }
 
 impl Timer {
@@ -98,18 +83,19 @@ impl Timer {
         if flags & !(linux::TFD_TIMER_ABSTIME | linux::TFD_TIMER_CANCEL_ON_SET) != 0 {
             return Err(Errno::EINVAL);
         }
-        let now = self.now_ns();
-        let former = self.setting();
-        let next_ns = match (setting.value_ns, flags & linux::TFD_TIMER_ABSTIME) {
-            (0, _) => 0,
-            (value, 0) => now.saturating_add(value),
-            (value, _) => value,
+        let start = match flags & linux::TFD_TIMER_ABSTIME {
+            0 => TimerStart::Relative,
+            _ => TimerStart::Absolute,
         };
+        let now = self.now_ns();
         let mut state = self.state.lock();
-        let settings = state.settings + 1;
-        *state = TimerState { next_ns, interval_ns: setting.interval_ns, expirations: 0, settings };
-        drop(state);
-        self.arm(0);
+        let former = state.countdown.setting(now);
+        if let Some(alarm) = state.alarm.take() {
+            self.alarms.cancel_alarm(alarm);
+        }
+        state.settings += 1;
+        state.countdown = Countdown::new(setting, start, now);
+        self.arm(&mut state);
         Ok(former)
     }
 
@@ -117,31 +103,36 @@ impl Timer {
     pub fn setting(&self) -> TimerSetting {
         let now = self.now_ns();
         let mut state = self.state.lock();
-        state.count(now);
-        let value_ns = if state.next_ns == 0 { 0 } else { state.next_ns - now };
-        TimerSetting { interval_ns: state.interval_ns, value_ns }
+        let setting = state.countdown.setting(now);
+        self.arm(&mut state);
+        setting
     }
 
-    /// Requests the alarm of the next expiration, but not before `earliest_ns`.
-    fn arm(&self, earliest_ns: u64) {
-        let (next_ns, settings) = {
-            let state = self.state.lock();
-            (state.next_ns, state.settings)
-        };
-        if next_ns == 0 {
-            return;
-        }
-        let this = self.this.clone();
+    /// Sets the alarm of the next expiration, if there is one and it has no alarm.
+    fn arm(&self, state: &mut TimerState) {
+        let Some(next_ns) = state.countdown.next_ns().filter(|_| state.alarm.is_none()) else { return };
+        let (this, settings) = (self.this.clone(), state.settings);
         let ring = move || {
             let Some(timer) = this.upgrade() else { return };
-            if timer.state.lock().settings == settings {
-                let now = timer.now_ns();
-                timer.state.lock().count(now);
-                timer.pollee.notify(Events::IN);
-                timer.arm(now.saturating_add(SHORTEST_NS));
+            let now = timer.now_ns();
+            let mut state = timer.state.lock();
+            if state.settings != settings {
+                return;
             }
+            state.alarm = None;
+            state.countdown.count(now);
+            drop(state);
+            timer.pollee.notify(Events::IN);
         };
-        self.alarms.ring_at(self.clock, next_ns.max(earliest_ns), Box::new(ring));
+        state.alarm = Some(self.alarms.set_alarm(self.clock, next_ns, Box::new(ring)));
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        if let Some(alarm) = self.state.get_mut().alarm {
+            self.alarms.cancel_alarm(alarm);
+        }
     }
 }
 
@@ -152,17 +143,21 @@ impl FileObject for Timer {
         }
         let now = self.now_ns();
         let mut state = self.state.lock();
-        state.count(now);
-        let count = core::mem::take(&mut state.expirations);
+        let count = state.countdown.take(now);
+        if count > 0 && state.countdown.is_periodic() {
+            // The alarm of an expiration that this read has counted may not have rung yet.
+            if let Some(alarm) = state.alarm.take() {
+                self.alarms.cancel_alarm(alarm);
+            }
+            self.arm(&mut state);
+        }
         drop(state);
         if count == 0 { Err(Errno::EAGAIN) } else { Ok(buffer.write(&count.to_ne_bytes())) }
     }
 
     fn ready(&self) -> Events {
         let now = self.now_ns();
-        let mut state = self.state.lock();
-        state.count(now);
-        if state.expirations > 0 { Events::IN } else { Events::NONE }
+        if self.state.lock().countdown.count(now) > 0 { Events::IN } else { Events::NONE }
     }
 
     fn pollee(&self) -> Option<&Pollee> {

@@ -5,15 +5,15 @@ mod common;
 use common::{System, Wakes, now, poll, read, run, write};
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{
-    AlarmService, Console, ConsoleOutput, Epoll, EpollEvent, Errno, EventCounter, Events, FileWaiters,
-    OpenFile, PIPE_CAPACITY, PipeEnd, Timer, TimerSetting, pipe,
+    AlarmKey, AlarmService, Console, ConsoleOutput, Epoll, EpollEvent, Errno, EventCounter, Events, OpenFile,
+    PIPE_CAPACITY, PipeEnd, PollEntry, Timer, TimerSetting, pipe, poll_files, ready_files,
 };
 use isola_linux_memory::UserBuffer;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
+use std::task::Poll;
 
 const NONBLOCK: u32 = linux::O_NONBLOCK;
 
@@ -161,13 +161,14 @@ fn an_event_counter_counts_and_a_semaphore_takes_one() {
     assert_eq!(full.ready(), Events::IN);
 }
 
-/// A deadline, and the call when it is reached.
-type TestAlarm = (u64, Box<dyn FnOnce() + Send>);
+/// An alarm, and the call when it is reached.
+type TestAlarm = (AlarmKey, Box<dyn FnOnce() + Send>);
 
 /// A clock that a test sets, with its alarms.
 #[derive(Default)]
 struct TestClock {
     now: AtomicU64,
+    set: AtomicU64,
     alarms: Mutex<Vec<TestAlarm>>,
 }
 
@@ -176,8 +177,15 @@ impl AlarmService for TestClock {
         (clock < 2).then(|| self.now.load(Ordering::SeqCst))
     }
 
-    fn ring_at(&self, _clock: u32, deadline_ns: u64, ring: Box<dyn FnOnce() + Send>) {
-        self.alarms.lock().unwrap().push((deadline_ns, ring));
+    fn set_alarm(&self, _clock: u32, deadline_ns: u64, ring: Box<dyn FnOnce() + Send>) -> AlarmKey {
+        let mut alarms = self.alarms.lock().unwrap();
+        let number = self.set.fetch_add(1, Ordering::SeqCst);
+        alarms.push((AlarmKey { deadline_ns, number }, ring));
+        alarms[alarms.len() - 1].0
+    }
+
+    fn cancel_alarm(&self, alarm: AlarmKey) {
+        self.alarms.lock().unwrap().retain(|(other, _)| *other != alarm);
     }
 }
 
@@ -185,7 +193,7 @@ impl TestClock {
     fn advance(&self, now: u64) {
         self.now.store(now, Ordering::SeqCst);
         let due: Vec<_> =
-            self.alarms.lock().unwrap().extract_if(.., |(deadline, _)| *deadline <= now).collect();
+            self.alarms.lock().unwrap().extract_if(.., |(alarm, _)| alarm.deadline_ns <= now).collect();
         due.into_iter().for_each(|(_, ring)| ring());
     }
 }
@@ -211,40 +219,46 @@ fn a_timer_counts_its_expirations_and_wakes_its_reader() {
     drop(reading);
     assert_eq!(bytes.read_all(), 3_u64.to_ne_bytes());
     assert_eq!(timer.setting(), TimerSetting { value_ns: 150_000, interval_ns: 200_000 });
+    // Without a read, one alarm rings.
+    clock.advance(3_000_000);
+    assert_eq!((clock.alarms.lock().unwrap().len(), file.ready()), (0, Events::IN));
+    assert_eq!((number(&file), file.ready()), (Ok(8), Events::NONE));
+    assert_eq!(clock.alarms.lock().unwrap().len(), 1);
     // An alarm of an earlier setting has no effect.
     timer.set(TimerSetting::default(), 0).unwrap();
+    assert_eq!(clock.alarms.lock().unwrap().len(), 0);
     clock.advance(9_000_000);
     assert_eq!(file.ready(), Events::NONE);
     timer.set(TimerSetting { value_ns: 5, interval_ns: 0 }, linux::TFD_TIMER_ABSTIME).unwrap();
     assert_eq!((file.ready(), number(&file)), (Events::IN, Ok(1)));
     assert_eq!(timer.set(setting, 0x80), Err(Errno::EINVAL));
+    timer.set(setting, 0).unwrap();
+    drop(file);
+    assert_eq!(clock.alarms.lock().unwrap().len(), 0, "a closed timer has no alarm");
 }
 
 #[test]
-fn a_task_that_waits_for_several_files_is_woken_by_each_and_leaves_no_waker() {
+fn poll_returns_the_events_of_all_files_and_leaves_no_waker() {
     let (reader, writer) = pipe(0).unwrap();
-    let system = System::new();
-    system.write_file("/file", b"x").unwrap();
-    let file = now(system.caller().open_at(linux::AT_FDCWD, b"/file", linux::O_RDONLY, 0)).unwrap();
-    let mut waiters = FileWaiters::new(vec![
-        (file, Events::IN),
-        (reader.clone(), Events::IN),
-        (writer.clone(), Events::NONE),
-    ]);
+    let entries = [
+        PollEntry { file: Some(reader.clone()), events: Events::IN },
+        PollEntry { file: None, events: Events::IN },
+        PollEntry { file: Some(writer.clone()), events: Events::IN },
+    ];
     let wakes = Arc::new(Wakes::default());
-    let waker = Waker::from(wakes.clone());
-    waiters.register(&waker);
-    waiters.register(&waker);
-    assert_eq!(wakes.count(), 0);
+    let mut polling = poll_files(&entries);
+    assert!(poll(&mut polling, &wakes).is_pending() && poll(&mut polling, &wakes).is_pending());
     write(&writer, b"x").unwrap();
-    assert_eq!(wakes.count(), 1, "the reader has data");
-    drop(waiters);
+    assert!(wakes.count() >= 1);
+    assert_eq!(poll(&mut polling, &wakes), Poll::Ready(vec![Events::IN, Events::NONE, Events::NONE]));
+    drop(polling);
+    let count = wakes.count();
     write(&writer, b"y").unwrap();
-    assert_eq!(wakes.count(), 1);
-    let mut waiters = FileWaiters::new(vec![(writer.clone(), Events::NONE)]);
-    waiters.register(&waker);
+    assert_eq!(wakes.count(), count);
     drop(reader);
-    assert_eq!((wakes.count(), waiters.files()[0].0.ready()), (2, Events::OUT | Events::ERR));
+    let entries = [PollEntry { file: Some(writer), events: Events::NONE }];
+    // The other end is an entry of the first poll.
+    assert_eq!(ready_files(&entries), (vec![Events::NONE], false));
 }
 
 fn epoll() -> Arc<OpenFile> {

@@ -110,6 +110,13 @@ impl ProcessMemory {
         self.settle(flush).await;
     }
 
+    /// Waits until each core that runs a thread of the program has left it once, or will execute a barrier before it runs one
+    /// (`membarrier`): a flush of TLBs has that effect.
+    pub async fn barrier(&self) {
+        let generation = self.space.flush();
+        self.settle(Some(generation)).await;
+    }
+
     /// Waits until a flush is over, and frees the frames that waited for it.
     pub(crate) async fn settle(&self, flush: Option<FlushGeneration>) {
         let Some(generation) = flush else {

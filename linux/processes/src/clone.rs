@@ -1,8 +1,10 @@
 //! `clone`: new threads and processes.
 
 use crate::Errno;
-use crate::calls::unsupported;
+use crate::calls::{install, unsupported};
+use crate::family::INIT;
 use crate::process::Process;
+use crate::process_file::ProcessFile;
 use crate::signals::{Signal, SignalActions};
 use crate::thread::Thread;
 use crate::thread_state::ThreadState;
@@ -10,8 +12,8 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use isola_linux_abi::numbers::{
     CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_DETACHED, CLONE_FILES, CLONE_FS,
-    CLONE_IO, CLONE_PARENT_SETTID, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD, CLONE_UNTRACED,
-    CLONE_VFORK, CLONE_VM,
+    CLONE_IO, CLONE_PARENT, CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM,
+    CLONE_THREAD, CLONE_UNTRACED, CLONE_VFORK, CLONE_VM, O_CLOEXEC,
 };
 use isola_user_mode::USER_END;
 
@@ -39,6 +41,8 @@ pub struct CloneRequest {
 const KNOWN: u64 = CLONE_VM as u64
     | CLONE_FS as u64
     | CLONE_FILES as u64
+    | CLONE_PARENT as u64
+    | CLONE_PIDFD as u64
     | CLONE_SIGHAND as u64
     | CLONE_VFORK as u64
     | CLONE_THREAD as u64
@@ -66,6 +70,8 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
     let is_invalid = (is_thread && !has(CLONE_SIGHAND))
         || (has(CLONE_SIGHAND) && !has(CLONE_VM))
         || (has(CLONE_SIGHAND) && request.flags & CLONE_CLEAR_SIGHAND != 0)
+        || (has(CLONE_PIDFD) && (is_thread || has(CLONE_DETACHED)))
+        || (has(CLONE_PARENT) && thread.process.pid == INIT)
         || (has(CLONE_SETTLS) && request.tls >= USER_END);
     if is_invalid {
         return Err(Errno::EINVAL);
@@ -101,7 +107,7 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         }
         (tid, thread.process.clone(), state)
     } else {
-        new_process(thread, exit_signal, request.flags & CLONE_CLEAR_SIGHAND != 0)?
+        new_process(thread, exit_signal, request.flags & CLONE_CLEAR_SIGHAND != 0, has(CLONE_PARENT))?
     };
     if !is_thread {
         process.program.lock().memory = Some(memory.clone());
@@ -120,10 +126,28 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         has_parents_memory: has(CLONE_VM) && !is_thread,
         interrupted_call: None,
         restart: None,
+        processor_alarm: None,
         fault: Default::default(),
         exit_code: None,
         memory,
     };
+    if has(CLONE_PIDFD) {
+        let file = ProcessFile::open(process.clone(), 0);
+        let installed = match install(thread, file, O_CLOEXEC) {
+            Ok(descriptor) => {
+                let bytes = (descriptor as u32).to_le_bytes();
+                let written = thread.memory.write_bytes(request.pidfd, &bytes).await;
+                written.inspect_err(|_| {
+                    let _ = thread.files.close(descriptor as i32);
+                })
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = installed {
+            thread.system.family.lock().cancel(process.pid);
+            return Err(error);
+        }
+    }
     if !is_thread {
         process.show(&child.files, &child.view);
     }
@@ -154,6 +178,7 @@ fn new_process(
     thread: &Thread,
     exit_signal: Option<Signal>,
     clears_handlers: bool,
+    is_sibling: bool,
 ) -> Result<(u32, Arc<Process>, Arc<ThreadState>), Errno> {
     let mut actions: SignalActions = thread.process.signals.lock().actions.clone();
     if clears_handlers {
@@ -164,7 +189,13 @@ fn new_process(
     let now = thread.system.environment.monotonic_ns();
     let mut family = thread.system.family.lock();
     let mut first = None;
-    let process = family.add_process(Some(thread.process.pid), exit_signal, |pid| {
+    let caller = thread.process.pid;
+    // A sibling has the parent and the exit signal of the caller.
+    let (parent, exit_signal) = match is_sibling {
+        true => (family.parent(caller), family.exit_signal(caller)),
+        false => (caller, exit_signal),
+    };
+    let process = family.add_process(Some(parent), exit_signal, |pid| {
         let state = new_state(thread, pid);
         first = Some(state.clone());
         Ok(Process::new(pid, state, actions, limits, now))

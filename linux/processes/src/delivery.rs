@@ -41,11 +41,12 @@ pub fn has_effect(thread: &Thread) -> bool {
 /// Delivers one pending signal. Without one, completes an interrupted call: it is restarted.
 pub async fn deliver(thread: &mut Thread) -> Delivered {
     let taken = take(thread);
-    let Some((info, action)) = taken else {
+    let Some((mut info, action)) = taken else {
         restart_without_handler(thread);
         restore_mask(thread);
         return Delivered::Nothing;
     };
+    thread.process.timers.delivered(&thread.system, &thread.process, &mut info);
     match action.handler {
         Handler::Ignore => Delivered::Other,
         Handler::Default => {

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 use isola_linux_memory::BoxFuture;
+use isola_linux_vdso::ClockPage;
 
 /// Creates the task of a thread, on the core that will run it.
 pub type TaskMaker = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
@@ -17,6 +18,11 @@ pub trait Environment: Send + Sync {
 
     /// Returns the cycle counter, and the number of its cycles in a second.
     fn cycles(&self) -> (u64, u64);
+
+    /// Returns the clock for programs that read it without a call. Its default makes them call.
+    fn clock_page(&self) -> ClockPage {
+        ClockPage::default()
+    }
 
     /// Waits until [`Self::monotonic_ns`] has reached a time.
     fn sleep_until(&self, monotonic_ns: u64) -> BoxFuture<'static, ()>;

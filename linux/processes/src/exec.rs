@@ -4,17 +4,19 @@ use crate::loader::{
     FILE_HEADER_LEN, HEAD_LEN, HeaderTable, InitialStack, Loaded, Placement, Program, ProgramInput,
     interpreter, load,
 };
+use crate::process::Process;
 use crate::system::System;
 use crate::thread::Thread;
 use crate::{Errno, exit};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 use isola_abi::user_context::{UserContext, UserRegisters};
 use isola_linux_abi::numbers::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FDCWD, AT_FLAGS, AT_GID, AT_HWCAP, AT_HWCAP2,
-    AT_MINSIGSTKSZ, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_SECURE, AT_UID, CAP_DAC_OVERRIDE,
-    MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, MAP_STACK, O_CLOEXEC, O_RDONLY, PROT_EXEC,
-    PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, RLIMIT_STACK, X_OK,
+    AT_MINSIGSTKSZ, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_SECURE, AT_SYSINFO_EHDR, AT_UID,
+    CAP_DAC_OVERRIDE, MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, MAP_STACK, O_CLOEXEC, O_RDONLY,
+    PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, RLIMIT_STACK, X_OK,
 };
 use isola_linux_files::{Caller, InodeKind, OpenFile};
 use isola_linux_memory::{MapRequest, MemoryLayout, MemoryLimits, PageSource, ProcessMemory};
@@ -103,11 +105,13 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
         facts.memory = Some(thread.memory.clone());
     }
     *thread.state.name.lock() = program.name;
+    thread.process.timers.delete_all(&thread.system, &thread.process);
     thread.process.signals.lock().actions.reset_functions();
     thread.state.signals.lock().alternate = Default::default();
     let mut credentials = thread.credentials.clone();
     credentials.execute();
     thread.set_credentials(credentials);
+    thread.process.is_dumpable.store(true, Ordering::Relaxed);
     thread.restart = None;
     thread.system.family.lock().executed(thread.process.pid);
     if core::mem::take(&mut thread.has_parents_memory) {
@@ -168,7 +172,7 @@ async fn load_program(
         }
     };
     let system = &thread.system;
-    let memory = new_memory(system, memory_limits(thread))?;
+    let memory = new_memory(system, memory_limits(&thread.process))?;
     let placement = match linker {
         Some(_) => Placement::Program(system.environment.random()),
         None => Placement::Anywhere,
@@ -179,7 +183,8 @@ async fn load_program(
         Some((linker, source)) => load(&memory, linker, source, Placement::Anywhere).await?,
         None => loaded,
     };
-    let auxiliary = auxiliary(thread, &program, loaded, linker.is_some().then_some(start));
+    let mut auxiliary = auxiliary(thread, &program, loaded, linker.is_some().then_some(start));
+    auxiliary.push((AT_SYSINFO_EHDR, system.vdso.map(&memory).await?));
     let top = memory.layout().stack_top;
     let stack = input.lay_out(top, &auxiliary, system.random_bytes())?;
     let len = (stack.bytes.len() as u64 + INITIAL_STACK).next_multiple_of(PAGE_SIZE);
@@ -223,8 +228,8 @@ pub fn new_memory(system: &System, limits: MemoryLimits) -> Result<Arc<ProcessMe
 }
 
 /// Returns the limits of a process's memory.
-pub fn memory_limits(thread: &Thread) -> MemoryLimits {
-    let limits = thread.process.limits.lock();
+pub fn memory_limits(process: &Process) -> MemoryLimits {
+    let limits = process.limits.lock();
     MemoryLimits {
         address_space: limits.soft(RLIMIT_AS),
         data: limits.soft(RLIMIT_DATA),

@@ -6,6 +6,7 @@ use crate::process::Process;
 use crate::thread::{Thread, thread_time};
 use alloc::sync::Arc;
 use isola_linux_abi::numbers::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
+use isola_linux_files::AlarmService;
 use isola_user_mode::Access;
 
 /// The most entries of a robust list, as in Linux: a list can be a circle.
@@ -13,8 +14,14 @@ const MOST_ROBUST: usize = 2048;
 
 /// Ends a thread, and its process if it was the last.
 pub async fn end_thread(mut thread: Thread) {
+    // Before the search for locks: a thread that begins to wait later sees it.
+    thread.state.set_ending();
     release_robust_futexes(&mut thread).await;
+    abandon_locks(&thread).await;
     clear_tid(&mut thread).await;
+    if let Some(alarm) = thread.processor_alarm.take() {
+        thread.system.alarms.cancel_alarm(alarm);
+    }
     if thread.has_parents_memory {
         thread.process.release_parent();
     }
@@ -78,6 +85,17 @@ fn wake_word(thread: &Thread, address: u64, most: usize) {
     wake(true, most - woken);
 }
 
+/// Passes on the locks of the thread for which others wait.
+async fn abandon_locks(thread: &Thread) {
+    let tid = thread.state.tid();
+    for (key, memory, address) in thread.system.futexes.waited_locks() {
+        let Some(memory) = memory.upgrade() else { continue };
+        if let Ok(word) = memory.futex_word(address, Access::Write).await {
+            thread.system.futexes.abandon(key, tid, &word);
+        }
+    }
+}
+
 /// Marks the futexes of the thread's robust list as those of a dead owner (Linux's `exit_robust_list`).
 pub async fn release_robust_futexes(thread: &mut Thread) {
     let head = core::mem::take(&mut thread.robust_list);
@@ -99,21 +117,27 @@ pub async fn release_robust_futexes(thread: &mut Thread) {
         }
         let next = word(entry & !1).await;
         if entry != pending {
-            release(thread, (entry & !1).wrapping_add(offset), tid).await;
+            release(thread, (entry & !1).wrapping_add(offset), tid, false).await;
         }
         let Some(next) = next else { break };
         entry = next;
     }
     if pending != 0 {
-        release(thread, (pending & !1).wrapping_add(offset), tid).await;
+        // An unlock by the kernel's protocol does not leave the word at 0 without a wake-up.
+        let may_be_unlocked = pending & 1 == 0;
+        release(thread, (pending & !1).wrapping_add(offset), tid, may_be_unlocked).await;
     }
 }
 
-/// Marks one futex, if the thread owns it.
-async fn release(thread: &Thread, address: u64, tid: u32) {
+/// Marks one futex, if the thread owns it. If it `may_be_unlocked`, the thread may have ended between the change of the word
+/// and the wake-up.
+async fn release(thread: &Thread, address: u64, tid: u32, may_be_unlocked: bool) {
     let Ok(word) = thread.memory.futex_word(address, Access::Write).await else { return };
     loop {
         let value = word.load();
+        if may_be_unlocked && value == 0 {
+            wake_word(thread, address, 1);
+        }
         if value & FUTEX_TID_MASK != tid {
             return;
         }

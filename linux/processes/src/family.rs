@@ -34,6 +34,8 @@ struct Member<P> {
     /// The signal that the parent gets at the end; `None` for none.
     exit_signal: Option<Signal>,
     has_executed: bool,
+    /// Whether orphans among its descendants become its children.
+    is_reaper: bool,
     /// Its own and its waited-for children's processor time, in nanoseconds.
     time: ProcessorTime,
     children_time: ProcessorTime,
@@ -159,6 +161,7 @@ impl<P: Clone> Family<P> {
             report: None,
             exit_signal,
             has_executed: false,
+            is_reaper: false,
             time: ProcessorTime::default(),
             children_time: ProcessorTime::default(),
         };
@@ -270,19 +273,55 @@ impl<P: Clone> Family<P> {
         Ok(())
     }
 
-    /// Records the end of a process, and gives its children to the first process. Returns whom to notify: its parent,
-    /// and the first process for each of its children that had ended.
+    /// Returns the children of a process that have not ended.
+    pub fn children(&self, pid: u32) -> Vec<P> {
+        let is_child = |member: &&Member<P>| member.parent == pid && !matches!(member.phase, Phase::Ended(_));
+        self.members.values().filter(is_child).map(|member| member.process.clone()).collect()
+    }
+
+    /// Makes a process the parent of orphans among its descendants, or no longer (`PR_SET_CHILD_SUBREAPER`).
+    pub fn set_reaper(&mut self, pid: u32, is_reaper: bool) {
+        if let Some(member) = self.members.get_mut(&pid) {
+            member.is_reaper = is_reaper;
+        }
+    }
+
+    /// Returns whether a process is the parent of orphans among its descendants.
+    pub fn is_reaper(&self, pid: u32) -> bool {
+        self.members.get(&pid).is_some_and(|member| member.is_reaper)
+    }
+
+    /// Returns the new parent of a process's orphans: the next ancestor that wants them, or the first process.
+    fn reaper(&self, pid: u32) -> u32 {
+        let mut ancestor = self.parent(pid);
+        while let Some(member) = self.members.get(&ancestor) {
+            if member.is_reaper && !matches!(member.phase, Phase::Ended(_)) {
+                return ancestor;
+            }
+            ancestor = member.parent;
+        }
+        INIT
+    }
+
+    /// Returns the signal that the parent of a process gets at its end.
+    pub fn exit_signal(&self, pid: u32) -> Option<Signal> {
+        self.members.get(&pid).and_then(|member| member.exit_signal)
+    }
+
+    /// Records the end of a process, and gives its children to [another](Self::set_reaper) one. Returns whom to notify: its
+    /// parent, and the new parent for each of its children that had ended.
     pub fn end(&mut self, pid: u32, status: ExitStatus, time: ProcessorTime) -> Vec<ChildNotice<P>> {
         let mut notices = Vec::new();
-        let init = self.members.get(&INIT).map(|member| member.process.clone());
+        let reaper = self.reaper(pid);
+        let new_parent = self.members.get(&reaper).map(|member| member.process.clone());
         for (child, member) in &mut self.members {
             if member.parent != pid || pid == INIT {
                 continue;
             }
-            member.parent = INIT;
+            member.parent = reaper;
             member.exit_signal = member.exit_signal.map(|_| Signal::SIGCHLD);
-            if let (Phase::Ended(status), Some(init)) = (member.phase, &init) {
-                let (parent, signal) = (init.clone(), member.exit_signal);
+            if let (Phase::Ended(status), Some(parent)) = (member.phase, &new_parent) {
+                let (parent, signal) = (parent.clone(), member.exit_signal);
                 notices.push(ChildNotice { parent, child: *child, status, signal });
             }
         }
@@ -501,6 +540,27 @@ mod tests {
         let group = ChildSelector::Group(job);
         family.end(job, ExitStatus::Exited(0), TIME);
         assert_eq!(family.wait(shell, group, EXITED).unwrap().map(|child| child.pid), Some(job));
+    }
+
+    #[test]
+    fn orphans_go_to_the_next_reaper_that_lives() {
+        let mut family = family();
+        let reaper = add(&mut family, INIT);
+        let other = add(&mut family, reaper);
+        let parent = add(&mut family, other);
+        let (orphan, second) = (add(&mut family, parent), add(&mut family, parent));
+        family.set_reaper(reaper, true);
+        family.set_reaper(other, true);
+        assert_eq!(family.children(parent), [orphan, second]);
+        family.end(second, ExitStatus::Exited(0), TIME);
+        let notices = family.end(parent, ExitStatus::Exited(0), TIME);
+        assert_eq!(family.parent(orphan), other);
+        assert!(notices.iter().any(|notice| notice.parent == other && notice.child == second));
+        family.set_reaper(other, false);
+        family.end(other, ExitStatus::Exited(0), TIME);
+        assert_eq!((family.parent(orphan), family.is_reaper(reaper)), (reaper, true));
+        family.end(reaper, ExitStatus::Exited(0), TIME);
+        assert_eq!(family.parent(orphan), INIT);
     }
 
     #[test]

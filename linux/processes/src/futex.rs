@@ -2,14 +2,21 @@
 //!
 //! A waiter is in the bucket of its word's key. The word is read with the bucket's lock held, as are wake-ups, so no
 //! wake-up between the check and the wait is lost. The lock is held for a few instructions and never over an `await`.
+//!
+//! Locks that the kernel passes from one thread to the next (priority inheritance) are in [`locks`].
 
 use crate::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 use isola_linux_memory::FutexKey;
-use spin::Mutex;
+use spin::{Mutex, MutexGuard};
+
+pub mod locks;
+
+use locks::LockWaiter;
 
 /// The number of buckets: a power of two. With many waiters a bucket has several keys.
 const BUCKETS: usize = 256;
@@ -18,6 +25,8 @@ const BUCKETS: usize = 256;
 #[derive(Debug)]
 pub struct Futexes {
     buckets: Vec<Mutex<Bucket>>,
+    /// The number of waits for locks: without any, the end of a thread does not look for them.
+    lock_waiters: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -31,6 +40,18 @@ struct Waiter {
     key: FutexKey,
     bits: u32,
     state: Arc<WaitState>,
+    kind: WaiterKind,
+}
+
+/// The event for which a thread waits.
+#[derive(Clone, Debug)]
+enum WaiterKind {
+    /// A wake-up.
+    WakeUp,
+    /// The lock in the word.
+    Lock(LockWaiter),
+    /// A move to the lock in another word (`FUTEX_WAIT_REQUEUE_PI`), which the move names.
+    Condition(LockWaiter, FutexKey),
 }
 
 /// The state of a waiter, which a requeue moves to another bucket.
@@ -56,7 +77,7 @@ pub struct Requeued {
 
 impl Default for Futexes {
     fn default() -> Self {
-        Self { buckets: (0..BUCKETS).map(|_| Mutex::default()).collect() }
+        Self { buckets: (0..BUCKETS).map(|_| Mutex::default()).collect(), lock_waiters: AtomicUsize::new(0) }
     }
 }
 
@@ -78,14 +99,23 @@ impl Futexes {
         if bits == 0 {
             return Err(Errno::EINVAL);
         }
-        let index = bucket_of(key);
-        let state = Arc::new(WaitState(Mutex::new(WaitPhase::Waiting { bucket: index, waker: None })));
-        let mut bucket = self.buckets[index].lock();
+        let mut bucket = self.buckets[bucket_of(key)].lock();
         if !is_expected() {
             return Err(Errno::EAGAIN);
         }
-        bucket.waiters.push(Waiter { key, bits, state: state.clone() });
-        Ok(FutexWait { futexes: self, state })
+        Ok(self.add(&mut bucket, key, bits, WaiterKind::WakeUp))
+    }
+
+    /// Adds a waiter to its bucket.
+    fn add(&self, bucket: &mut Bucket, key: FutexKey, bits: u32, kind: WaiterKind) -> FutexWait<'_> {
+        let waiting = WaitPhase::Waiting { bucket: bucket_of(key), waker: None };
+        let state = Arc::new(WaitState(Mutex::new(waiting)));
+        let is_lock = !matches!(kind, WaiterKind::WakeUp);
+        if is_lock {
+            self.lock_waiters.fetch_add(1, Ordering::SeqCst);
+        }
+        bucket.waiters.push(Waiter { key, bits, state: state.clone(), kind });
+        FutexWait { futexes: self, state, is_lock }
     }
 
     /// Wakes at most `most` threads that wait for the key with one of `bits`. Returns their number.
@@ -93,7 +123,7 @@ impl Futexes {
         let mut wakers = Vec::new();
         self.buckets[bucket_of(key)]
             .lock()
-            .take(most, |waiter| waiter.key == key && waiter.bits & bits != 0)
+            .take(most, |waiter| waiter.is_for_wake_up(key) && waiter.bits & bits != 0)
             .into_iter()
             .for_each(|waiter| wakers.push(waiter.state.wake()));
         let count = wakers.len();
@@ -119,23 +149,16 @@ impl Futexes {
         let mut wakers = Vec::new();
         let mut requeued = Requeued::default();
         {
-            // The lower bucket first, so that two requeues never wait for each other.
-            let lower = self.buckets[first.min(second)].lock();
-            let upper = (first != second).then(|| self.buckets[first.max(second)].lock());
-            let (mut source, mut target) = match (upper, first < second) {
-                (None, _) => (lower, None),
-                (Some(upper), true) => (lower, Some(upper)),
-                (Some(upper), false) => (upper, Some(lower)),
-            };
+            let (mut source, mut target) = self.lock_two(first, second);
             if !is_expected() {
                 return Err(Errno::EAGAIN);
             }
-            for waiter in source.take(wake, |waiter| waiter.key == from) {
+            for waiter in source.take(wake, |waiter| waiter.is_for_wake_up(from)) {
                 wakers.push(waiter.state.wake());
             }
             requeued.woken = wakers.len();
             if from != to {
-                for mut waiter in source.take(moves, |waiter| waiter.key == from) {
+                for mut waiter in source.take(moves, |waiter| waiter.is_for_wake_up(from)) {
                     waiter.key = to;
                     waiter.state.move_to(second);
                     requeued.moved += 1;
@@ -145,6 +168,22 @@ impl Futexes {
         }
         wakers.into_iter().flatten().for_each(Waker::wake);
         Ok(requeued)
+    }
+
+    /// Locks two buckets, or one if they are the same. Returns them in the order of the arguments.
+    fn lock_two(
+        &self,
+        first: usize,
+        second: usize,
+    ) -> (MutexGuard<'_, Bucket>, Option<MutexGuard<'_, Bucket>>) {
+        // The lower bucket first, so that two calls never wait for each other.
+        let lower = self.buckets[first.min(second)].lock();
+        let upper = (first != second).then(|| self.buckets[first.max(second)].lock());
+        match (upper, first < second) {
+            (None, _) => (lower, None),
+            (Some(upper), true) => (lower, Some(upper)),
+            (Some(upper), false) => (upper, Some(lower)),
+        }
     }
 
     /// Returns the number of waiting threads.
@@ -163,6 +202,13 @@ impl Bucket {
             takes
         };
         self.waiters.extract_if(.., wanted).collect()
+    }
+}
+
+impl Waiter {
+    /// Returns whether it waits for a wake-up of this key.
+    fn is_for_wake_up(&self, key: FutexKey) -> bool {
+        self.key == key && matches!(self.kind, WaiterKind::WakeUp)
     }
 }
 
@@ -187,6 +233,8 @@ impl WaitState {
 pub struct FutexWait<'a> {
     futexes: &'a Futexes,
     state: Arc<WaitState>,
+    /// Whether it counts as a wait for a lock.
+    is_lock: bool,
 }
 
 impl FutexWait<'_> {
@@ -213,6 +261,9 @@ impl FutexWait<'_> {
 
 impl Drop for FutexWait<'_> {
     fn drop(&mut self) {
+        if self.is_lock {
+            self.futexes.lock_waiters.fetch_sub(1, Ordering::SeqCst);
+        }
         loop {
             let index = match &*self.state.0.lock() {
                 WaitPhase::Waiting { bucket, .. } => *bucket,

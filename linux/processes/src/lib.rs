@@ -5,6 +5,8 @@
 //!   serves its traps.
 //! - [`calls`]: the table of system calls.
 //! - [`signals`], [`delivery`]: signals are delivered before the program continues, and at no other point.
+//! - [`ipc`]: System V shared memory, semaphores and message queues.
+//! - [`timers`]: POSIX timers, interval timers, limits of processor time.
 //! - [`loader`], [`exec`]: ELF programs, scripts, the stack of a new program.
 //!
 //! **Waiting.** A call that waits is a future. [`Thread::interruptible`](thread::Thread::interruptible) drops it when a signal
@@ -29,16 +31,21 @@ pub mod exit;
 pub mod exit_status;
 pub mod family;
 pub mod futex;
+pub mod ipc;
 pub mod limits;
 pub mod loader;
 pub mod missing;
 pub mod proc;
 pub mod process;
+mod process_file;
+mod signal_file;
 pub mod signals;
 mod start;
 pub mod system;
 pub mod thread;
 pub mod thread_state;
+pub mod timers;
+mod vdso;
 pub mod wait_queue;
 
 pub use environment::{Environment, TaskMaker};

@@ -2,8 +2,8 @@
 
 use crate::Errno;
 use isola_linux_abi::numbers::{
-    RLIM_NLIMITS, RLIM64_INFINITY, RLIMIT_CORE, RLIMIT_MEMLOCK, RLIMIT_MSGQUEUE, RLIMIT_NICE, RLIMIT_NOFILE,
-    RLIMIT_NPROC, RLIMIT_RTPRIO, RLIMIT_SIGPENDING, RLIMIT_STACK,
+    RLIM_NLIMITS, RLIM64_INFINITY, RLIMIT_CORE, RLIMIT_CPU, RLIMIT_MEMLOCK, RLIMIT_MSGQUEUE, RLIMIT_NICE,
+    RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_RTPRIO, RLIMIT_SIGPENDING, RLIMIT_STACK,
 };
 
 /// No limit.
@@ -52,6 +52,11 @@ impl Limits {
     /// [`Errno::EINVAL`] if there is no such resource.
     pub fn get(&self, resource: u32) -> Result<Limit, Errno> {
         self.0.get(resource as usize).copied().ok_or(Errno::EINVAL)
+    }
+
+    /// Returns the limit of processor time, in seconds.
+    pub fn processor_time(&self) -> Limit {
+        self.0[RLIMIT_CPU as usize]
     }
 
     /// Returns the soft limit of a resource of Linux.

@@ -6,11 +6,13 @@ use crate::family::ProcessorTime;
 use crate::limits::Limits;
 use crate::signals::SignalActions;
 use crate::thread_state::{ProcessSignals, ThreadState};
+use crate::timers::ProcessTimers;
 use crate::wait_queue::WaitQueue;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
-use isola_linux_files::{DescriptorTable, View};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use isola_linux_files::{DescriptorTable, Events, Pollee, View};
 use isola_linux_memory::ProcessMemory;
 use spin::Mutex;
 
@@ -20,6 +22,19 @@ pub struct Process {
     pub pid: u32,
     /// The signals sent to it, and its actions.
     pub signals: Mutex<ProcessSignals>,
+    /// The observers of its pending signals (`signalfd`).
+    pub signal_events: Pollee,
+    /// The observers of its end (`pidfd`).
+    pub end_events: Pollee,
+    /// The signal that it gets when its parent ends; 0 for none.
+    pub parent_death_signal: AtomicU8,
+    /// `PR_SET_DUMPABLE`.
+    pub is_dumpable: AtomicBool,
+    /// The commands for which `membarrier` is registered.
+    pub barriers: AtomicU32,
+    has_ended: AtomicBool,
+    /// Its timers.
+    pub timers: ProcessTimers,
     /// Its resource limits.
     pub limits: Mutex<Limits>,
     /// The program that it executes.
@@ -86,9 +101,18 @@ impl Process {
         start_ns: u64,
     ) -> Arc<Self> {
         let state = State { threads: alloc::vec![first], ..State::default() };
+        let timers = ProcessTimers::default();
+        timers.set_processor_limit(limits.processor_time());
         Arc::new(Self {
             pid,
             signals: Mutex::new(ProcessSignals { actions, ..ProcessSignals::default() }),
+            signal_events: Pollee::new(),
+            end_events: Pollee::new(),
+            parent_death_signal: AtomicU8::new(0),
+            is_dumpable: AtomicBool::new(true),
+            barriers: AtomicU32::new(0),
+            has_ended: AtomicBool::new(false),
+            timers,
             limits: Mutex::new(limits),
             program: Mutex::default(),
             user: Mutex::default(),
@@ -98,6 +122,17 @@ impl Process {
             changes: WaitQueue::default(),
             state: Mutex::new(state),
         })
+    }
+
+    /// Records that it has ended.
+    pub fn set_ended(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+        self.end_events.notify(Events::IN);
+    }
+
+    /// Returns whether it has ended, also if its parent has not waited for it.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
     }
 
     /// Records the open files and directories of its first thread.

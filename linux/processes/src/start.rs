@@ -70,6 +70,7 @@ pub async fn start(system: &Arc<System>, program: FirstProgram) -> Result<ExitSt
         has_parents_memory: false,
         interrupted_call: None,
         restart: None,
+        processor_alarm: None,
         fault: Default::default(),
         exit_code: None,
     };

@@ -5,17 +5,21 @@ use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::family::{ChildNotice, Family, ProcessorTime};
 use crate::futex::Futexes;
+use crate::ipc::Ipc;
 use crate::missing::MissingCalls;
 use crate::process::Process;
 use crate::signals::{Handler, SI_USER, Signal, SignalFacts, SignalInfo, SignalSet};
 use crate::thread_state::ThreadState;
+use crate::timers::Alarms;
+use crate::vdso::Vdso;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::Ordering;
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
-use isola_linux_files::{MemoryFiles, Namespace, TmpFsOptions};
+use isola_linux_files::{Events, MemoryFiles, Namespace, TmpFsOptions};
 use isola_linux_memory::MemoryCharge;
 use isola_user_mode::UserMode;
 use spin::Mutex;
@@ -36,6 +40,12 @@ pub struct System {
     pub family: Mutex<Family<Arc<Process>>>,
     /// The threads that wait for words of memory.
     pub futexes: Futexes,
+    /// The objects of System V inter-process communication.
+    pub ipc: Ipc,
+    /// The pages with which programs read clocks.
+    pub(crate) vdso: Vdso,
+    /// The alarms of timers.
+    pub alarms: Arc<Alarms>,
     /// Calls that programs made and that do not exist.
     pub missing: MissingCalls,
     /// The host name.
@@ -57,6 +67,9 @@ impl System {
     ) -> Arc<Self> {
         let memory_files = MemoryFiles::new(TmpFsOptions::of_len(environment.memory().0 / 2));
         let host_name = Mutex::new(environment.host_name());
+        let ipc = Ipc::new(environment.memory().0);
+        let vdso = Vdso::new(&environment.clock_page());
+        let alarms = Alarms::new(environment.clone());
         Arc::new(Self {
             user_mode,
             environment,
@@ -65,6 +78,9 @@ impl System {
             memory_files,
             family: Mutex::default(),
             futexes: Futexes::default(),
+            ipc,
+            vdso,
+            alarms,
             missing: MissingCalls::default(),
             host_name,
             traces,
@@ -149,6 +165,7 @@ impl System {
                 taker.iter().for_each(|thread| thread.interrupt());
             }
         }
+        process.signal_events.notify(Events::IN);
         Ok(())
     }
 
@@ -169,7 +186,21 @@ impl System {
     /// Records that all threads of a process have ended.
     pub fn process_ended(&self, process: &Arc<Process>, status: ExitStatus, time: ProcessorTime) {
         process.program.lock().memory = None;
-        let notices = self.family.lock().end(process.pid, status, time);
+        process.timers.end(self, process);
+        self.ipc.semaphores.end_process(process.pid, self.environment.unix_ns() / 1_000_000_000);
+        let (orphans, notices) = {
+            let mut family = self.family.lock();
+            let orphans = family.children(process.pid);
+            (orphans, family.end(process.pid, status, time))
+        };
+        process.set_ended();
+        for orphan in orphans {
+            let number = orphan.parent_death_signal.load(Ordering::Relaxed);
+            if let Ok(signal) = Signal::from_number(number.into()) {
+                // A real-time signal can meet a full queue, and is lost then.
+                let _ = self.send(&orphan, SignalInfo::sent(signal, SI_USER, process.pid, 0));
+            }
+        }
         for notice in notices {
             self.notify(notice, time);
         }
@@ -214,6 +245,7 @@ impl System {
         for process in processes {
             process.end(ExitStatus::Killed { signal: Signal::SIGKILL, dumps_core: false });
         }
+        self.alarms.cancel_all();
     }
 
     /// Returns how the first process has ended, once all processes have.

@@ -7,6 +7,7 @@ use crate::process::{Demand, Process};
 use crate::signals::{FaultFacts, Signal, SignalFacts, SignalInfo};
 use crate::system::System;
 use crate::thread_state::ThreadState;
+use crate::timers::processor;
 use crate::{Errno, calls, delivery, exit};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -16,7 +17,7 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
 use isola_abi::user_context::UserRegisters;
-use isola_linux_files::{self as files, Caller, CallerIds, DescriptorTable, View};
+use isola_linux_files::{self as files, AlarmKey, Caller, CallerIds, DescriptorTable, View};
 use isola_linux_memory::{FaultError, ProcessMemory};
 use isola_user_mode::{Trap, UserThread};
 
@@ -50,6 +51,8 @@ pub struct Thread {
     pub interrupted_call: Option<InterruptedCall>,
     /// The call that `restart_syscall` continues.
     pub restart: Option<Restart>,
+    /// The alarm that interrupts the program to check timers by processor time.
+    pub processor_alarm: Option<AlarmKey>,
     /// The exception that caused the latest fault signal.
     pub fault: FaultFacts,
     /// The code with which the program ended this thread.
@@ -130,9 +133,15 @@ impl Thread {
             Poll::Ready(())
         })
         .await;
+        self.attend_to_processor_timers();
         loop {
-            if self.state.has_attention() && self.attend().await == Flow::End {
-                break;
+            if self.state.has_attention() {
+                if self.process.timers.has_processor_timers() {
+                    processor::check(&mut self);
+                }
+                if self.attend().await == Flow::End {
+                    break;
+                }
             }
             let before = self.system.environment.cycles().0;
             let trap = self.user.run();
@@ -146,11 +155,22 @@ impl Thread {
                     }
                 }
                 Trap::Exception { vector, error_code } => self.exception(vector, error_code),
-                Trap::Interrupt => give_way().await,
+                Trap::Interrupt => {
+                    self.attend_to_processor_timers();
+                    give_way().await;
+                }
             }
             add(&self.state.system_cycles, self.system.environment.cycles().0.wrapping_sub(after));
         }
         exit::end_thread(self).await;
+    }
+
+    /// Makes the thread check timers by processor time before its program continues. Calls do not: an alarm interrupts the
+    /// program when a timer may have expired.
+    fn attend_to_processor_timers(&self) {
+        if self.process.timers.has_processor_timers() {
+            self.state.interrupt();
+        }
     }
 
     /// Ends the thread after the call.

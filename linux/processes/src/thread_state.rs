@@ -35,6 +35,8 @@ pub struct ThreadState {
     pub system_cycles: AtomicU64,
     /// Whether the thread checks for signals, stops and its end before the program continues.
     has_attention: AtomicBool,
+    /// Whether the thread ends: it takes no lock any more.
+    is_ending: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
@@ -49,6 +51,7 @@ impl ThreadState {
             user_cycles: AtomicU64::new(0),
             system_cycles: AtomicU64::new(0),
             has_attention: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
             waker: Mutex::new(None),
         }
     }
@@ -69,6 +72,16 @@ impl ThreadState {
         if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
         }
+    }
+
+    /// Records that the thread ends.
+    pub fn set_ending(&self) {
+        self.is_ending.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether the thread ends.
+    pub fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::SeqCst)
     }
 
     /// Records the thread's task.

@@ -1,12 +1,21 @@
 //! `futex`.
 
+mod locks;
+
 use super::time::{Clock, deadline_ns, read_timespec};
 use super::{CallResult, unsupported};
 use crate::Errno;
+use crate::futex::FutexWait;
 use crate::thread::{Restart, Thread};
+use alloc::vec::Vec;
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::Poll;
 use isola_linux_abi::numbers::{
-    FUTEX_BITSET_MATCH_ANY, FUTEX_CLOCK_REALTIME, FUTEX_CMP_REQUEUE, FUTEX_PRIVATE_FLAG, FUTEX_REQUEUE,
-    FUTEX_WAIT, FUTEX_WAIT_BITSET, FUTEX_WAKE, FUTEX_WAKE_BITSET, FUTEX_WAKE_OP,
+    CLOCK_MONOTONIC, CLOCK_REALTIME, FUTEX_BITSET_MATCH_ANY, FUTEX_CLOCK_REALTIME, FUTEX_CMP_REQUEUE,
+    FUTEX_CMP_REQUEUE_PI, FUTEX_LOCK_PI, FUTEX_LOCK_PI2, FUTEX_PRIVATE_FLAG, FUTEX_REQUEUE, FUTEX_TRYLOCK_PI,
+    FUTEX_UNLOCK_PI, FUTEX_WAIT, FUTEX_WAIT_BITSET, FUTEX_WAIT_REQUEUE_PI, FUTEX_WAKE, FUTEX_WAKE_BITSET,
+    FUTEX_WAKE_OP,
 };
 use isola_user_mode::Access;
 
@@ -24,12 +33,14 @@ pub async fn futex(
 ) -> CallResult {
     let is_private = operation & FUTEX_PRIVATE_FLAG != 0;
     let is_real_time = operation & FUTEX_CLOCK_REALTIME != 0;
+    if is_real_time
+        && !matches!(operation & !FLAGS, FUTEX_WAIT_BITSET | FUTEX_WAIT_REQUEUE_PI | FUTEX_LOCK_PI2)
+    {
+        return Err(Errno::ENOSYS);
+    }
     match operation & !FLAGS {
         command @ (FUTEX_WAIT | FUTEX_WAIT_BITSET) => {
             let bits = if command == FUTEX_WAIT { FUTEX_BITSET_MATCH_ANY } else { third };
-            if command == FUTEX_WAIT && is_real_time {
-                return Err(Errno::ENOSYS);
-            }
             let until_ns = match timeout {
                 0 => None,
                 // The time of FUTEX_WAIT is relative.
@@ -38,9 +49,8 @@ pub async fn futex(
                     Some(thread.system.environment.monotonic_ns().saturating_add(time))
                 }
                 _ => {
-                    let time = read_timespec(thread, timeout).await?;
                     let clock = if is_real_time { Clock::RealTime } else { Clock::Monotonic };
-                    Some(deadline_ns(thread, clock, time))
+                    until(thread, timeout, clock).await?
                 }
             };
             let result = wait(thread, word, value, bits, is_private, until_ns).await;
@@ -62,8 +72,103 @@ pub async fn futex(
             requeue(thread, word, second, value, timeout as u32, expected, is_private).await
         }
         FUTEX_WAKE_OP => wake_operation(thread, word, second, value, timeout as u32, third, is_private).await,
+        command @ (FUTEX_LOCK_PI | FUTEX_LOCK_PI2) => {
+            let clock =
+                if command == FUTEX_LOCK_PI || is_real_time { Clock::RealTime } else { Clock::Monotonic };
+            let until_ns = until(thread, timeout, clock).await?;
+            locks::lock(thread, word, is_private, true, until_ns).await
+        }
+        FUTEX_TRYLOCK_PI => locks::lock(thread, word, is_private, false, None).await,
+        FUTEX_UNLOCK_PI => locks::unlock(thread, word, is_private).await,
+        FUTEX_WAIT_REQUEUE_PI => {
+            let clock = if is_real_time { Clock::RealTime } else { Clock::Monotonic };
+            let until_ns = until(thread, timeout, clock).await?;
+            locks::wait_for_requeue(thread, word, second, value, is_private, until_ns).await
+        }
+        FUTEX_CMP_REQUEUE_PI => {
+            if value != 1 {
+                return Err(Errno::EINVAL);
+            }
+            locks::requeue(thread, word, second, timeout as u32, third, is_private).await
+        }
         other => Err(unsupported(thread, &alloc::format!("futex operation {other}"), Errno::ENOSYS)),
     }
+}
+
+/// Returns the time of the monotonic clock at which a clock reaches the time at an address; `None` for a null pointer.
+async fn until(thread: &Thread, timeout: u64, clock: Clock) -> Result<Option<u64>, Errno> {
+    match timeout {
+        0 => Ok(None),
+        address => Ok(Some(deadline_ns(thread, clock, read_timespec(thread, address).await?))),
+    }
+}
+
+/// The most words of `futex_waitv`, from Linux's `linux/futex.h`.
+const MOST_WORDS: usize = 128;
+/// The flag of a word of 32 bits.
+const FUTEX2_SIZE_U32: u32 = 2;
+
+pub async fn futex_waitv(
+    thread: &mut Thread,
+    words: u64,
+    count: u32,
+    flags: u32,
+    timeout: u64,
+    clock: u32,
+) -> CallResult {
+    /// The length of `struct futex_waitv`: value, address, flags, a reserved word.
+    const LEN: usize = 24;
+    let count = count as usize;
+    if flags != 0 || count == 0 || count > MOST_WORDS || words == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let clock = match clock {
+        _ if timeout == 0 => Clock::Monotonic,
+        CLOCK_MONOTONIC => Clock::Monotonic,
+        CLOCK_REALTIME => Clock::RealTime,
+        _ => return Err(Errno::EINVAL),
+    };
+    let until_ns = until(thread, timeout, clock).await?;
+    let mut bytes = alloc::vec![0; LEN * count];
+    thread.memory.read_to(words, &mut bytes).await?;
+    let mut wanted = Vec::new();
+    for entry in bytes.chunks_exact(LEN) {
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| entry[at + index]));
+        let (value, address, flags, reserved) = (word(0), word(8), word(16) as u32, word(16) >> 32);
+        let is_private = flags & FUTEX_PRIVATE_FLAG != 0;
+        if flags & !FUTEX_PRIVATE_FLAG != FUTEX2_SIZE_U32 || reserved != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let key = thread.memory.futex_key(address, is_private)?;
+        let word = thread.memory.futex_word(address, Access::Read).await?;
+        wanted.push((key, word, value as u32));
+    }
+    let mut waits = Vec::new();
+    for (key, word, value) in &wanted {
+        match thread.system.futexes.wait(*key, FUTEX_BITSET_MATCH_ANY, || word.load() == *value) {
+            Ok(wait) => waits.push(wait),
+            Err(error) => return woken_index(&waits).ok_or(error),
+        }
+    }
+    let woken = poll_fn(|context| {
+        for wait in &waits {
+            if pin!(wait.woken()).poll(context).is_ready() {
+                return Poll::Ready(());
+            }
+        }
+        Poll::Pending
+    });
+    let result = thread.interruptible_until(until_ns, woken).await;
+    match (woken_index(&waits), result) {
+        (Some(index), _) => Ok(index),
+        (None, Err(interrupted)) => Err(interrupted.into()),
+        (None, Ok(_)) => Err(Errno::ETIMEDOUT),
+    }
+}
+
+/// Returns the index of a wait that was woken.
+fn woken_index(waits: &[FutexWait<'_>]) -> Option<u64> {
+    waits.iter().position(FutexWait::is_woken).map(|index| index as u64)
 }
 
 /// Waits for a word until a time of the monotonic clock.

@@ -4,14 +4,17 @@ use super::{CallResult, unsupported};
 use crate::Errno;
 use crate::credentials::{ALL_CAPABILITIES, Credentials, IdChange};
 use crate::limits::Limit;
+use crate::signals::Signal;
 use crate::thread::Thread;
 use alloc::vec::Vec;
-use isola_linux_abi::numbers::{CAP_LAST_CAP, CAP_SETPCAP, CAP_SYS_RESOURCE, NGROUPS_MAX};
+use core::sync::atomic::Ordering;
+use isola_linux_abi::numbers::{CAP_LAST_CAP, CAP_SETPCAP, CAP_SYS_RESOURCE, NGROUPS_MAX, RLIMIT_CPU};
 use isola_linux_abi::prctl::{
     PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, PR_CAP_AMBIENT_IS_SET, PR_CAP_AMBIENT_LOWER,
-    PR_CAP_AMBIENT_RAISE, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_GET_DUMPABLE, PR_GET_KEEPCAPS, PR_GET_NAME,
-    PR_GET_NO_NEW_PRIVS, PR_GET_SECUREBITS, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME,
-    PR_SET_NO_NEW_PRIVS,
+    PR_CAP_AMBIENT_RAISE, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_GET_CHILD_SUBREAPER, PR_GET_DUMPABLE,
+    PR_GET_KEEPCAPS, PR_GET_NAME, PR_GET_NO_NEW_PRIVS, PR_GET_PDEATHSIG, PR_GET_SECUREBITS,
+    PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME, PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
 };
 use isola_user_mode::USER_END;
 
@@ -333,12 +336,32 @@ pub async fn prctl(thread: &mut Thread, option: u32, argument: u64, third: u64, 
         }),
         PR_CAP_AMBIENT => ambient(thread, argument, third, fourth),
         PR_GET_SECUREBITS => Ok(0),
-        // No core files are written.
-        PR_GET_DUMPABLE => Ok(1),
-        PR_SET_DUMPABLE if argument <= 1 => Ok(0),
-        PR_SET_NO_NEW_PRIVS | PR_SET_KEEPCAPS | PR_CAPBSET_READ | PR_CAPBSET_DROP | PR_SET_DUMPABLE => {
-            Err(Errno::EINVAL)
+        // No core files are written; others may not inspect the process.
+        PR_GET_DUMPABLE => Ok(thread.process.is_dumpable.load(Ordering::Relaxed).into()),
+        PR_SET_DUMPABLE if argument <= 1 => {
+            thread.process.is_dumpable.store(argument == 1, Ordering::Relaxed);
+            Ok(0)
         }
+        PR_SET_PDEATHSIG if argument == 0 || Signal::from_number(argument).is_ok() => {
+            thread.process.parent_death_signal.store(argument as u8, Ordering::Relaxed);
+            Ok(0)
+        }
+        PR_GET_PDEATHSIG => {
+            let number = u32::from(thread.process.parent_death_signal.load(Ordering::Relaxed));
+            thread.memory.write_bytes(argument, &number.to_le_bytes()).await?;
+            Ok(0)
+        }
+        PR_SET_CHILD_SUBREAPER => {
+            thread.system.family.lock().set_reaper(thread.process.pid, argument != 0);
+            Ok(0)
+        }
+        PR_GET_CHILD_SUBREAPER => {
+            let is_reaper = u32::from(thread.system.family.lock().is_reaper(thread.process.pid));
+            thread.memory.write_bytes(argument, &is_reaper.to_le_bytes()).await?;
+            Ok(0)
+        }
+        PR_SET_NO_NEW_PRIVS | PR_SET_KEEPCAPS | PR_CAPBSET_READ | PR_CAPBSET_DROP | PR_SET_DUMPABLE
+        | PR_SET_PDEATHSIG => Err(Errno::EINVAL),
         _ => Err(unsupported(thread, &alloc::format!("prctl {option}"), Errno::EINVAL)),
     }
 }
@@ -372,6 +395,11 @@ fn ambient(thread: &mut Thread, operation: u64, capability: u64, zero: u64) -> C
 pub async fn prlimit64(thread: &mut Thread, pid: i32, resource: u32, new: u64, old: u64) -> CallResult {
     let pid = if pid == 0 { thread.process.pid } else { pid as u32 };
     let process = thread.system.family.lock().process(pid).ok_or(Errno::ESRCH)?;
+    let (user, ids) = (thread.credentials.user.real, *process.user.lock());
+    let is_same_user = [ids.real, ids.effective, ids.saved].iter().all(|id| *id == user);
+    if pid != thread.process.pid && !is_same_user && !thread.credentials.has(CAP_SYS_RESOURCE) {
+        return Err(Errno::EPERM);
+    }
     let wanted = match new {
         0 => None,
         address => {
@@ -388,8 +416,15 @@ pub async fn prlimit64(thread: &mut Thread, pid: i32, resource: u32, new: u64, o
         }
         before
     };
-    if wanted.is_some() && pid == thread.process.pid {
-        thread.memory.set_limits(crate::exec::memory_limits(thread));
+    if let Some(limit) = wanted
+        && resource == RLIMIT_CPU
+    {
+        process.timers.set_processor_limit(limit);
+        process.threads().iter().for_each(|thread| thread.interrupt());
+    }
+    if wanted.is_some() {
+        let memory = process.program.lock().memory.clone();
+        memory.iter().for_each(|memory| memory.set_limits(crate::exec::memory_limits(&process)));
     }
     if old != 0 {
         let mut bytes = [0; 16];

@@ -8,13 +8,17 @@ mod files;
 mod futex;
 mod identity;
 mod information;
+mod ipc;
 mod memory;
+mod process_files;
 mod processes;
 mod scheduling;
 mod signals;
 mod time;
+mod timers;
 mod words;
 
+pub(crate) use files::install;
 pub use information::{RELEASE, VERSION};
 pub use time::process_time;
 
@@ -110,14 +114,22 @@ calls! {
     __NR_mincore(address, len, states) => memory::mincore [wait];
     #[doc = "MADV_FREE drops pages at once; huge-page and dump advice is recorded only."]
     __NR_madvise(address, len, advice) => memory::madvise [wait];
+    #[doc = "No huge pages."]
+    __NR_shmget(key, len, flags) => ipc::shmget;
+    __NR_shmat(id, address, flags) => ipc::shmat [wait];
+    #[doc = "The times do not count attachments by fork, nor ends of processes."]
+    __NR_shmctl(id, command, buffer) => ipc::shmctl [wait];
     __NR_dup(descriptor) => files::dup;
     __NR_dup2(from, to) => files::dup2;
     __NR_pause() => signals::pause [wait];
     __NR_nanosleep(request, remaining) => time::nanosleep [wait];
+    __NR_getitimer(which, setting) => timers::getitimer [wait];
+    __NR_alarm(seconds) => timers::alarm;
+    __NR_setitimer(which, new, old) => timers::setitimer [wait];
     __NR_getpid() => identity::getpid;
     #[doc = "The bytes are copied."]
     __NR_sendfile(to, from, offset, len) => files::sendfile [wait];
-    #[doc = "CLONE_SIGHAND only with CLONE_THREAD; no namespaces; no CLONE_PIDFD, CLONE_PARENT, CLONE_PTRACE."]
+    #[doc = "CLONE_SIGHAND only with CLONE_THREAD; no namespaces; no CLONE_PTRACE."]
     __NR_clone(flags, stack, parent_tid, child_tid, tls) => processes::clone [wait];
     __NR_fork() => processes::fork [wait];
     __NR_vfork() => processes::vfork [wait];
@@ -126,6 +138,17 @@ calls! {
     __NR_wait4(pid, status, options, resources) => processes::wait4 [wait];
     __NR_kill(pid, number) => signals::kill;
     __NR_uname(buffer) => information::uname [wait];
+    __NR_semget(key, count, flags) => ipc::semget;
+    __NR_semop(id, operations, count) => ipc::semop [wait];
+    #[doc = "At most 32,000 semaphores in all sets."]
+    __NR_semctl(id, index, command, argument) => ipc::semctl [wait];
+    __NR_shmdt(address) => ipc::shmdt [wait];
+    #[doc = "Full queues use at most a 32nd of the cell's memory."]
+    __NR_msgget(key, flags) => ipc::msgget;
+    __NR_msgsnd(id, message, len, flags) => ipc::msgsnd [wait];
+    #[doc = "No MSG_COPY."]
+    __NR_msgrcv(id, message, len, kind, flags) => ipc::msgrcv [wait];
+    __NR_msgctl(id, command, buffer) => ipc::msgctl [wait];
     #[doc = "No leases, no seals, no signals for input (F_SETOWN has no effect)."]
     __NR_fcntl(descriptor, command, argument) => files::fcntl [wait];
     __NR_flock(descriptor, operation) => files::flock [wait];
@@ -203,7 +226,7 @@ calls! {
     __NR_munlock(address, len) => memory::munlock;
     __NR_mlockall(flags) => memory::mlockall [wait];
     __NR_munlockall() => memory::munlockall;
-    #[doc = "Names, capabilities, no-new-privileges and keep-capabilities."]
+    #[doc = "Names, capabilities, no-new-privileges, keep-capabilities, dumpable (recorded), parent-death signal (when the parent's process ends), subreaper."]
     __NR_prctl(option, argument, third, fourth) => identity::prctl [wait];
     __NR_arch_prctl(code, address) => identity::arch_prctl [wait];
     __NR_setrlimit(resource, limit) => identity::setrlimit [wait];
@@ -227,7 +250,7 @@ calls! {
     __NR_fremovexattr(descriptor, name) => files::fremovexattr [wait];
     __NR_tkill(tid, number) => signals::tkill;
     __NR_time(address) => time::time [wait];
-    #[doc = "No priority inheritance."]
+    #[doc = "All threads have the same priority, which no lock changes."]
     __NR_futex(word, operation, value, timeout, second, third) => futex::futex [wait];
     #[doc = "Checked, without effect."]
     __NR_sched_setaffinity(tid, len, mask) => scheduling::sched_setaffinity [wait];
@@ -236,17 +259,22 @@ calls! {
     __NR_getdents64(descriptor, buffer, len) => files::getdents64 [wait];
     __NR_set_tid_address(address) => identity::set_tid_address;
     __NR_restart_syscall() => time::restart_syscall [wait];
+    __NR_semtimedop(id, operations, count, timeout) => ipc::semtimedop [wait];
     #[doc = "Checked, without effect."]
     __NR_fadvise64(descriptor, offset, len, advice) => files::fadvise64;
+    #[doc = "No processor time of other processes."]
+    __NR_timer_create(clock, event, id) => timers::timer_create [wait];
+    __NR_timer_settime(id, flags, new, old) => timers::timer_settime [wait];
+    __NR_timer_gettime(id, setting) => timers::timer_gettime [wait];
+    __NR_timer_getoverrun(id) => timers::timer_getoverrun;
+    __NR_timer_delete(id) => timers::timer_delete;
     __NR_clock_gettime(clock, time) => time::clock_gettime [wait];
     __NR_clock_getres(clock, resolution) => time::clock_getres [wait];
-    #[doc = "Not for processor time."]
     __NR_clock_nanosleep(clock, flags, request, remaining) => time::clock_nanosleep [wait];
     __NR_exit_group(code) => processes::exit_group;
     __NR_epoll_wait(epoll, events, most, timeout_ms) => files::epoll_wait [wait];
     __NR_epoll_ctl(epoll, operation, descriptor, event) => files::epoll_ctl [wait];
     __NR_tgkill(group, tid, number) => signals::tgkill;
-    #[doc = "No P_PIDFD."]
     __NR_waitid(kind, id, info, options, resources) => processes::waitid [wait];
     __NR_openat(directory, path, flags, mode) => files::openat [wait];
     __NR_mkdirat(directory, path, mode) => files::mkdirat [wait];
@@ -266,8 +294,14 @@ calls! {
     __NR_get_robust_list(pid, head, len) => identity::get_robust_list [wait];
     __NR_utimensat(directory, path, times, flags) => files::utimensat [wait];
     __NR_epoll_pwait(epoll, events, most, timeout_ms, mask) => files::epoll_pwait [wait];
+    __NR_signalfd(descriptor, set, len) => signals::signalfd [wait];
+    __NR_timerfd_create(clock, flags) => timers::timerfd_create;
     __NR_eventfd(count) => files::eventfd;
     __NR_fallocate(descriptor, mode, offset, len) => files::fallocate [wait];
+    __NR_timerfd_settime(descriptor, flags, new, old) => timers::timerfd_settime [wait];
+    __NR_timerfd_gettime(descriptor, setting) => timers::timerfd_gettime [wait];
+    #[doc = "A child that inherits the descriptor reads its parent's signals; a read takes those of all threads."]
+    __NR_signalfd4(descriptor, set, len, flags) => signals::signalfd4 [wait];
     __NR_eventfd2(count, flags) => files::eventfd2;
     __NR_epoll_create1(flags) => files::epoll_create1;
     __NR_dup3(from, to, flags) => files::dup3;
@@ -282,16 +316,24 @@ calls! {
     #[doc = "No seals, no huge pages."]
     __NR_memfd_create(name, flags) => memory::memfd_create [wait];
     __NR_execveat(directory, path, arguments, environment, flags) => processes::execveat [wait];
+    #[doc = "No SYNC_CORE, no RSEQ."]
+    __NR_membarrier(command, flags, core) => process_files::membarrier [wait];
     __NR_mlock2(address, len, flags) => memory::mlock2 [wait];
     #[doc = "The bytes are copied."]
     __NR_copy_file_range(from, from_offset, to, to_offset, len, flags) => files::copy_file_range [wait];
     __NR_preadv2(descriptor, vector, count, offset, high, flags) => files::preadv2 [wait];
     __NR_pwritev2(descriptor, vector, count, offset, high, flags) => files::pwritev2 [wait];
     __NR_statx(directory, path, flags, mask, buffer) => files::statx [wait];
+    #[doc = "Processes only (no PIDFD_SELF, PIDFD_THREAD); no signals to groups."]
+    __NR_pidfd_send_signal(descriptor, number, info, flags) => process_files::pidfd_send_signal [wait];
+    #[doc = "No PIDFD_THREAD."]
+    __NR_pidfd_open(pid, flags) => process_files::pidfd_open;
     #[doc = "As clone; no set_tid, no cgroup."]
     __NR_clone3(arguments, size) => processes::clone3 [wait];
     __NR_close_range(first, last, flags) => files::close_range;
+    __NR_pidfd_getfd(descriptor, target, flags) => process_files::pidfd_getfd;
     __NR_faccessat2(directory, path, mode, flags) => files::faccessat2 [wait];
+    __NR_futex_waitv(words, count, flags, timeout, clock) => futex::futex_waitv [wait];
     __NR_fchmodat2(directory, path, mode, flags) => files::fchmodat2 [wait];
 }
 

@@ -14,8 +14,9 @@ use crate::thread::Thread;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use isola_linux_abi::numbers::{
-    __WALL, __WCLONE, __WNOTHREAD, AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, CLONE_VFORK, CLONE_VM,
-    P_ALL, P_PGID, P_PID, SIGCHLD, WCONTINUED, WEXITED, WNOHANG, WNOWAIT, WSTOPPED, WUNTRACED,
+    __WALL, __WCLONE, __WNOTHREAD, AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, CLONE_PARENT_SETTID,
+    CLONE_PIDFD, CLONE_VFORK, CLONE_VM, P_ALL, P_PGID, P_PID, P_PIDFD, SIGCHLD, WCONTINUED, WEXITED, WNOHANG,
+    WNOWAIT, WSTOPPED, WUNTRACED,
 };
 
 pub async fn fork(thread: &mut Thread) -> CallResult {
@@ -37,6 +38,11 @@ pub async fn clone(
 ) -> CallResult {
     /// The bits of the flags that are a signal.
     const SIGNAL: u64 = 0xff;
+    const BOTH: u64 = (CLONE_PIDFD | CLONE_PARENT_SETTID) as u64;
+    if flags & BOTH == BOTH {
+        // Both would be stored at one address.
+        return Err(Errno::EINVAL);
+    }
     let request = CloneRequest {
         flags: flags & 0xffff_ff00,
         exit_signal: flags & SIGNAL,
@@ -201,6 +207,7 @@ pub async fn waitid(
     }
     let selector = match kind {
         P_ALL => ChildSelector::Any,
+        P_PIDFD => ChildSelector::Process(super::process_files::process_of(thread, id as i32)?.pid),
         P_PID if id > 0 => ChildSelector::Process(id),
         P_PGID if id == 0 => ChildSelector::Group(thread.system.family.lock().group(thread.process.pid)?),
         P_PGID => ChildSelector::Group(id),

@@ -4,16 +4,24 @@ use super::CallResult;
 use super::time::read_timespec;
 use crate::Errno;
 use crate::process::Process;
+use crate::signal_file::SignalFile;
 use crate::signals::{
-    ACTION_LEN, AlternateStack, Handler, INFO_LEN, SI_QUEUE, SI_TKILL, SI_USER, SavedContext, Signal,
-    SignalAction, SignalFacts, SignalInfo, SignalSet,
+    ACTION_LEN, AlternateStack, Handler, INFO_LEN, SI_TKILL, SI_USER, SavedContext, Signal, SignalAction,
+    SignalFacts, SignalInfo, SignalSet,
 };
 use crate::thread::Thread;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::task::Poll;
-use isola_linux_abi::numbers::{CAP_KILL, SIG_BLOCK, SIG_SETMASK, SIG_UNBLOCK};
+use isola_linux_abi::numbers::{
+    CAP_KILL, O_CLOEXEC, O_NONBLOCK, O_RDONLY, SIG_BLOCK, SIG_SETMASK, SIG_UNBLOCK,
+};
+use isola_linux_files::OpenFile;
+
+/// Flags of `signalfd4`, from Linux's `linux/signalfd.h`.
+const SFD_CLOEXEC: u32 = O_CLOEXEC;
+const SFD_NONBLOCK: u32 = O_NONBLOCK;
 
 /// The length of a set of signals in calls, in bytes.
 const SET_LEN: u64 = 8;
@@ -34,9 +42,10 @@ pub async fn rt_sigaction(thread: &mut Thread, number: u32, new: u64, old: u64, 
         0 => None,
         address => Some(SignalAction::from_bytes(&thread.memory.read_bytes::<ACTION_LEN>(address).await?)),
     };
-    let before = {
+    let (before, was_ignored) = {
         let mut shared = thread.process.signals.lock();
         let before = shared.actions.get(signal);
+        let was_ignored = shared.actions.ignores(signal);
         if let Some(action) = action {
             shared.actions.set(signal, action)?;
             // A pending signal that is ignored now is discarded.
@@ -46,8 +55,11 @@ pub async fn rt_sigaction(thread: &mut Thread, number: u32, new: u64, old: u64, 
         } else if signal.is_unblockable() && new != 0 {
             return Err(Errno::EINVAL);
         }
-        before
+        (before, was_ignored)
     };
+    if was_ignored && action.is_some() {
+        thread.process.timers.resume(&thread.system, &thread.process, signal);
+    }
     if action.is_some_and(|action| action.handler == Handler::Ignore) {
         for other in thread.process.threads() {
             other.signals.lock().pending.discard(SignalSet::of(signal));
@@ -163,11 +175,30 @@ pub async fn rt_sigtimedwait(thread: &mut Thread, set: u64, info: u64, timeout: 
             result.map_err(|_| Errno::EINTR)?
         }
     };
-    let found = found.ok_or(Errno::EAGAIN)?;
+    let mut found = found.ok_or(Errno::EAGAIN)?;
+    thread.process.timers.delivered(&thread.system, &thread.process, &mut found);
     if info != 0 {
         thread.memory.write_bytes(info, &found.to_bytes()).await?;
     }
     Ok(found.signal.number().into())
+}
+
+pub async fn signalfd4(thread: &mut Thread, descriptor: i32, set: u64, len: u64, flags: u32) -> CallResult {
+    if flags & !(SFD_CLOEXEC | SFD_NONBLOCK) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let set = read_set(thread, set, len).await?;
+    if descriptor == -1 {
+        let object = Arc::new(SignalFile::new(&thread.system, &thread.process, set));
+        let file = OpenFile::of_object(object, O_RDONLY | flags & SFD_NONBLOCK);
+        return super::files::install(thread, file, flags);
+    }
+    thread.files.get(descriptor)?.object_as::<SignalFile>().ok_or(Errno::EINVAL)?.set(set);
+    Ok(descriptor as u64)
+}
+
+pub async fn signalfd(thread: &mut Thread, descriptor: i32, set: u64, len: u64) -> CallResult {
+    signalfd4(thread, descriptor, set, len, 0).await
 }
 
 pub async fn sigaltstack(thread: &mut Thread, new: u64, old: u64) -> CallResult {
@@ -232,7 +263,7 @@ async fn return_from_handler(thread: &mut Thread) -> CallResult {
 }
 
 /// Returns whether the caller may send a signal to a process.
-fn may_signal(thread: &Thread, target: &Process, signal: Option<Signal>) -> bool {
+pub fn may_signal(thread: &Thread, target: &Process, signal: Option<Signal>) -> bool {
     if thread.credentials.has(CAP_KILL) || target.pid == thread.process.pid {
         return true;
     }
@@ -246,7 +277,7 @@ fn may_signal(thread: &Thread, target: &Process, signal: Option<Signal>) -> bool
 }
 
 /// Returns the signal of a call; `None` for 0, which only checks.
-fn signal_or_check(number: u32) -> Result<Option<Signal>, Errno> {
+pub fn signal_or_check(number: u32) -> Result<Option<Signal>, Errno> {
     if number == 0 { Ok(None) } else { Signal::from_number(number.into()).map(Some) }
 }
 
@@ -316,7 +347,7 @@ fn send_to_thread(thread: &Thread, group: Option<u32>, tid: u32, number: u32) ->
 }
 
 /// Reads the `siginfo_t` of `rt_sigqueueinfo`. A program may not pretend to be the kernel or `kill`.
-async fn read_info(
+pub async fn read_info(
     thread: &Thread,
     signal: Signal,
     address: u64,
@@ -339,7 +370,7 @@ pub async fn rt_sigqueueinfo(thread: &mut Thread, pid: i32, number: u32, info: u
     if !may_signal(thread, &target, Some(signal)) {
         return Err(Errno::EPERM);
     }
-    thread.system.send(&target, SignalInfo { code: info.code.min(SI_QUEUE), ..info })?;
+    thread.system.send(&target, info)?;
     Ok(0)
 }
 
@@ -350,6 +381,9 @@ pub async fn rt_tgsigqueueinfo(
     number: u32,
     info: u64,
 ) -> CallResult {
+    if group <= 0 || tid <= 0 {
+        return Err(Errno::EINVAL);
+    }
     let signal = Signal::from_number(number.into())?;
     let info = read_info(thread, signal, info, group as u32 == thread.process.pid).await?;
     let (pid, process) = thread.system.family.lock().process_of_thread(tid as u32).ok_or(Errno::ESRCH)?;

@@ -7,10 +7,12 @@ use crate::family::ProcessorTime;
 use crate::process::Process;
 use crate::system::System;
 use crate::thread::{Restart, Thread, thread_time};
+use core::future::poll_fn;
+use core::task::Poll;
 use isola_linux_abi::numbers::{
-    CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_MONOTONIC_RAW, CLOCK_PROCESS_CPUTIME_ID,
-    CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI, CLOCK_THREAD_CPUTIME_ID, RUSAGE_CHILDREN, RUSAGE_SELF,
-    RUSAGE_THREAD, TIMER_ABSTIME,
+    CLOCK_BOOTTIME, CLOCK_BOOTTIME_ALARM, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_MONOTONIC_RAW,
+    CLOCK_PROCESS_CPUTIME_ID, CLOCK_REALTIME, CLOCK_REALTIME_ALARM, CLOCK_REALTIME_COARSE, CLOCK_TAI,
+    CLOCK_THREAD_CPUTIME_ID, RUSAGE_CHILDREN, RUSAGE_SELF, RUSAGE_THREAD, TIMER_ABSTIME,
 };
 
 /// Nanoseconds of a second.
@@ -23,27 +25,50 @@ pub enum Clock {
     RealTime,
     /// Time since the start of the cell.
     Monotonic,
-    /// Processor time of the process.
-    Process,
-    /// Processor time of the thread.
-    Thread,
+    /// Processor time of a process.
+    Process(u32),
+    /// Processor time of a thread.
+    Thread(u32),
 }
 
+/// The bits of a negative clock number (Linux's `posix-timers.h`): the rest is the complement of a process or thread id.
+const CLOCK_KIND: i32 = 3;
+const CLOCK_OF_THREAD: i32 = 4;
+/// The kind of clock numbers that are descriptors.
+const CLOCK_OF_DESCRIPTOR: i32 = 3;
+
 impl Clock {
-    /// Returns the clock with Linux's number.
+    /// Returns the clock with Linux's number, also that of `clock_getcpuclockid`.
     ///
     /// # Errors
     /// [`Errno::EINVAL`].
     pub fn from_number(thread: &Thread, number: u32) -> Result<Self, Errno> {
         match number {
-            CLOCK_REALTIME | CLOCK_REALTIME_COARSE | CLOCK_TAI => Ok(Self::RealTime),
-            CLOCK_MONOTONIC | CLOCK_MONOTONIC_RAW | CLOCK_MONOTONIC_COARSE | CLOCK_BOOTTIME => {
-                Ok(Self::Monotonic)
-            }
-            CLOCK_PROCESS_CPUTIME_ID => Ok(Self::Process),
-            CLOCK_THREAD_CPUTIME_ID => Ok(Self::Thread),
+            CLOCK_REALTIME | CLOCK_REALTIME_COARSE | CLOCK_REALTIME_ALARM | CLOCK_TAI => Ok(Self::RealTime),
+            CLOCK_MONOTONIC
+            | CLOCK_MONOTONIC_RAW
+            | CLOCK_MONOTONIC_COARSE
+            | CLOCK_BOOTTIME
+            | CLOCK_BOOTTIME_ALARM => Ok(Self::Monotonic),
+            CLOCK_PROCESS_CPUTIME_ID => Ok(Self::Process(thread.process.pid)),
+            CLOCK_THREAD_CPUTIME_ID => Ok(Self::Thread(thread.state.tid())),
+            _ if (number as i32) < 0 => Self::of_processor(thread, number as i32),
             _ => Err(unsupported(thread, &alloc::format!("clock {number}"), Errno::EINVAL)),
         }
+    }
+
+    /// Returns the clock of processor time with a negative number.
+    fn of_processor(thread: &Thread, number: i32) -> Result<Self, Errno> {
+        let id = !(number >> 3) as u32;
+        if number & CLOCK_KIND == CLOCK_OF_DESCRIPTOR {
+            return Err(unsupported(thread, "clocks of descriptors", Errno::EINVAL));
+        }
+        if number & CLOCK_OF_THREAD != 0 {
+            let tid = if id == 0 { thread.state.tid() } else { id };
+            return thread.process.thread(tid).map(|_| Self::Thread(tid)).ok_or(Errno::EINVAL);
+        }
+        let pid = if id == 0 { thread.process.pid } else { id };
+        thread.system.family.lock().process(pid).map(|_| Self::Process(pid)).ok_or(Errno::EINVAL)
     }
 
     /// Returns the clock's time, in nanoseconds.
@@ -53,8 +78,14 @@ impl Clock {
         match self {
             Self::RealTime => environment.unix_ns(),
             Self::Monotonic => environment.monotonic_ns(),
-            Self::Process => sum(process_time(&thread.system, &thread.process)),
-            Self::Thread => sum(thread.time()),
+            Self::Process(pid) => {
+                let process = thread.system.family.lock().process(pid);
+                process.map_or(0, |process| sum(process_time(&thread.system, &process)))
+            }
+            Self::Thread(tid) => {
+                let per_second = environment.cycles().1;
+                thread.process.thread(tid).map_or(0, |other| sum(thread_time(&other, per_second)))
+            }
         }
     }
 }
@@ -88,7 +119,10 @@ pub async fn read_timespec(thread: &Thread, address: u64) -> Result<u64, Errno> 
 }
 
 /// Returns the nanoseconds of a `timespec`.
-fn timespec_ns(bytes: &[u8; 16]) -> Result<u64, Errno> {
+///
+/// # Errors
+/// As [`read_timespec`].
+pub fn timespec_ns(bytes: &[u8; 16]) -> Result<u64, Errno> {
     let (seconds, ns) = words(bytes);
     if (seconds as i64) < 0 || ns >= SECOND {
         return Err(Errno::EINVAL);
@@ -166,11 +200,11 @@ pub async fn clock_nanosleep(
     remaining: u64,
 ) -> CallResult {
     let clock = Clock::from_number(thread, clock)?;
-    if clock == Clock::Thread || flags & !TIMER_ABSTIME != 0 {
+    if matches!(clock, Clock::Thread(_)) || flags & !TIMER_ABSTIME != 0 {
         return Err(Errno::EINVAL);
     }
-    if clock == Clock::Process {
-        return Err(unsupported(thread, "clock_nanosleep of a process's time", Errno::EOPNOTSUPP));
+    if let Clock::Process(pid) = clock {
+        return sleep_by_process(thread, pid, flags, request, remaining).await;
     }
     let time = read_timespec(thread, request).await?;
     if flags & TIMER_ABSTIME == 0 {
@@ -181,6 +215,42 @@ pub async fn clock_nanosleep(
     let timer = thread.system.environment.sleep_until(until_ns);
     thread.interruptible(timer).await.map_err(|_| Errno::ERESTARTNOHAND)?;
     Ok(0)
+}
+
+/// Sleeps until a process has used a time.
+async fn sleep_by_process(
+    thread: &mut Thread,
+    pid: u32,
+    flags: u32,
+    request: u64,
+    remaining: u64,
+) -> CallResult {
+    let time = read_timespec(thread, request).await?;
+    let clock = Clock::Process(pid);
+    let is_absolute = flags & TIMER_ABSTIME != 0;
+    let until_ns = if is_absolute { time } else { clock.now(thread).saturating_add(time) };
+    let process = thread.system.family.lock().process(pid).ok_or(Errno::EINVAL)?;
+    let reached = poll_fn(|context| {
+        // As in Linux, the sleep by the time of a process that has ended lasts until a signal.
+        if clock.now(thread) >= until_ns {
+            return Poll::Ready(());
+        }
+        process.timers.wake_at(until_ns, context.waker());
+        process
+            .threads()
+            .iter()
+            .filter(|other| other.tid() != thread.state.tid())
+            .for_each(|other| other.interrupt());
+        Poll::Pending
+    });
+    if thread.interruptible(reached).await.is_ok() {
+        return Ok(0);
+    }
+    if !is_absolute && remaining != 0 {
+        let left = until_ns.saturating_sub(clock.now(thread));
+        thread.memory.write_bytes(remaining, &timespec(left)).await?;
+    }
+    Err(if is_absolute { Errno::ERESTARTNOHAND } else { Errno::EINTR })
 }
 
 /// Sleeps until a time of the monotonic clock. A signal ends the sleep, and the rest of the time is stored at `remaining`.

@@ -1,5 +1,6 @@
 //! `/proc` and `/sys`: texts about processes and the system (proc(5)).
 
+mod ipc;
 mod process;
 mod system;
 
@@ -27,6 +28,9 @@ pub fn proc_file_system(system: &Arc<System>) -> Arc<GeneratedFs> {
         .text("uptime", text(system::uptime))
         .text("version", text(system::version))
         .text("sys/kernel/hostname", text(system::host_name))
+        .text("sysvipc/shm", text(ipc::shared_memories))
+        .text("sysvipc/sem", text(ipc::semaphores))
+        .text("sysvipc/msg", text(ipc::messages))
         .constant("filesystems", "nodev\tproc\nnodev\tsysfs\nnodev\ttmpfs\nnodev\tdevtmpfs\n\text4\n")
         .constant("cmdline", "\n")
         .constant("sys/kernel/ngroups_max", "65536\n")

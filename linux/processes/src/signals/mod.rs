@@ -8,6 +8,7 @@ mod set;
 pub use action::{ACTION_LEN, Handler, SignalAction, SignalActions};
 pub use frame::{AlternateStack, FaultFacts, FrameInput, SavedContext, SignalFrame, enter_handler};
 pub use queue::{
-    INFO_LEN, MOST_QUEUED, PendingSignals, SI_KERNEL, SI_QUEUE, SI_TKILL, SI_USER, SignalFacts, SignalInfo,
+    INFO_LEN, MOST_QUEUED, PendingSignals, SI_KERNEL, SI_QUEUE, SI_TIMER, SI_TKILL, SI_USER, SignalFacts,
+    SignalInfo,
 };
 pub use set::{DefaultAction, Signal, SignalSet};

@@ -72,6 +72,8 @@ pub const SI_USER: i32 = 0;
 pub const SI_KERNEL: i32 = 0x80;
 /// `si_code`: sent by `sigqueue`.
 pub const SI_QUEUE: i32 = -1;
+/// `si_code`: sent by a timer.
+pub const SI_TIMER: i32 = -2;
 /// `si_code`: sent by `tkill` or `tgkill`.
 pub const SI_TKILL: i32 = -6;
 
@@ -84,6 +86,11 @@ impl SignalInfo {
     /// Returns a signal of a process.
     pub fn sent(signal: Signal, code: i32, pid: u32, uid: u32) -> Self {
         Self { signal, code, errno: 0, facts: SignalFacts::Sender { pid, uid, value: 0 } }
+    }
+
+    /// Returns whether a POSIX timer sent the signal.
+    fn is_of_timer(&self, timer: i32) -> bool {
+        matches!(self.facts, SignalFacts::Timer { id, .. } if id == timer)
     }
 
     /// Returns the bytes of `siginfo_t`.
@@ -127,17 +134,19 @@ pub struct PendingSignals {
 }
 
 impl PendingSignals {
-    /// Adds a signal. A standard signal that is pending already is not added again.
+    /// Adds a signal. A standard signal that is pending already is not added again, unless a timer sends it: a timer has at
+    /// most one pending signal.
     ///
     /// # Errors
     /// [`Errno::EAGAIN`] if the queue is full and the signal is a real-time signal of `sigqueue`. Another signal is then
     /// pending without its facts.
     pub fn add(&mut self, info: SignalInfo) -> Result<(), Errno> {
         let signal = info.signal;
-        if !signal.is_real_time() && self.set.contains(signal) {
+        let is_timer = matches!(info.facts, SignalFacts::Timer { .. });
+        if !signal.is_real_time() && self.set.contains(signal) && !is_timer {
             return Ok(());
         }
-        if self.queue.len() >= MOST_QUEUED {
+        if self.queue.len() >= MOST_QUEUED && !is_timer {
             if signal.is_real_time() && info.code == SI_QUEUE {
                 return Err(Errno::EAGAIN);
             }
@@ -165,6 +174,22 @@ impl PendingSignals {
             self.set.remove(signal);
         }
         Some(info.unwrap_or_else(|| SignalInfo::sent(signal, SI_USER, 0, 0)))
+    }
+
+    /// Returns whether the signal of a timer is pending.
+    pub fn has_timer(&self, timer: i32) -> bool {
+        self.queue.iter().any(|info| info.is_of_timer(timer))
+    }
+
+    /// Removes the signal of a timer.
+    pub fn discard_timer(&mut self, timer: i32) {
+        let Some(index) = self.queue.iter().position(|info| info.is_of_timer(timer)) else { return };
+        let removed = self.queue.remove(index).map(|info| info.signal);
+        if let Some(signal) = removed
+            && !self.queue.iter().any(|info| info.signal == signal)
+        {
+            self.set.remove(signal);
+        }
     }
 
     /// Removes all instances of these signals.
@@ -215,6 +240,27 @@ mod tests {
         assert_eq!(pending.add(SignalInfo::kernel(Signal::SIGTERM)), Ok(()));
         pending.discard(SignalSet::of(Signal::from_number(40).unwrap()));
         assert_eq!(pending.take(!SignalSet::EMPTY), Some(SignalInfo::sent(Signal::SIGTERM, SI_USER, 0, 0)));
+    }
+
+    #[test]
+    fn each_timer_has_one_pending_signal() {
+        let mut pending = PendingSignals::default();
+        let info = |id| {
+            let facts = SignalFacts::Timer { id, overrun: 0, value: 0 };
+            SignalInfo { signal: Signal::SIGALRM, code: SI_TIMER, errno: 0, facts }
+        };
+        for id in 0..3 {
+            pending.add(info(id)).unwrap();
+        }
+        pending.discard_timer(1);
+        pending.discard_timer(7);
+        let all = !SignalSet::EMPTY;
+        assert_eq!((pending.has_timer(1), pending.has_timer(2)), (false, true));
+        assert_eq!((pending.take(all), pending.take(all)), (Some(info(0)), Some(info(2))));
+        assert_eq!(pending.take(all), None);
+        pending.add(info(5)).unwrap();
+        pending.discard_timer(5);
+        assert_eq!(pending.set(), SignalSet::EMPTY);
     }
 
     #[test]

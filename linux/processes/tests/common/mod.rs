@@ -35,6 +35,10 @@ pub struct Cell {
 pub struct TestEnvironment {
     clock_ns: AtomicU64,
     cycles: AtomicU64,
+    /// The cycles, of 1 ns, that pass between two readings of the counter, beside ten.
+    pub cycles_more: AtomicU64,
+    /// The number of sleeps that have begun.
+    pub sleeps: AtomicU64,
     random: AtomicU64,
     tasks: Mutex<Vec<TaskMaker>>,
     sleepers: Mutex<Vec<(u64, Waker)>>,
@@ -60,10 +64,12 @@ impl Environment for TestEnvironment {
     }
 
     fn cycles(&self) -> (u64, u64) {
-        (self.cycles.fetch_add(10, Ordering::Relaxed), 1_000_000_000)
+        let more = self.cycles_more.load(Ordering::Relaxed);
+        (self.cycles.fetch_add(10 + more, Ordering::Relaxed), 1_000_000_000)
     }
 
     fn sleep_until(&self, until_ns: u64) -> BoxFuture<'static, ()> {
+        self.sleeps.fetch_add(1, Ordering::Relaxed);
         let this = CURRENT.with(|current| current.borrow().clone()).expect("a test runs");
         Box::pin(poll_fn(move |context| {
             if this.monotonic_ns() >= until_ns {

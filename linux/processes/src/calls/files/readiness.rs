@@ -6,15 +6,12 @@ use crate::calls::CallResult;
 use crate::calls::signals::{replace_mask, restore_mask};
 use crate::calls::time::read_timespec;
 use crate::signals::SignalSet;
-use crate::thread::{Restart, Thread};
-use alloc::sync::Arc;
+use crate::thread::{Interrupted, Restart, Thread};
 use alloc::vec::Vec;
-use core::future::poll_fn;
-use core::task::Poll;
 use isola_linux_abi::numbers::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI,
 };
-use isola_linux_files::{Epoll, EpollEvent, Events, FileWaiters, OpenFile};
+use isola_linux_files::{Epoll, EpollEvent, Events, PollEntry, poll_files, ready_files};
 
 /// The most entries of `poll`, beside the limit of descriptors.
 const MOST_ENTRIES: usize = 1 << 16;
@@ -23,30 +20,18 @@ const MOST_SELECTED: usize = 1024;
 /// The most events that `epoll_wait` returns at once.
 const MOST_EVENTS: usize = 4096;
 
-/// A file for which a call waits, and the events.
-type Wanted = (Arc<OpenFile>, Events);
-
-/// Waits until `check` returns a number that is not 0, or a time of the monotonic clock. `wanted` are the files whose
-/// events change the number.
+/// Waits until an entry is ready, or a time of the monotonic clock. Returns the events of each entry.
 async fn wait_for(
     thread: &Thread,
-    wanted: &[Wanted],
+    entries: &[PollEntry],
     until_ns: Option<u64>,
-    mut check: impl FnMut() -> u64,
-) -> CallResult {
-    let count = check();
-    if count > 0 || until_ns == Some(0) {
-        return Ok(count);
+) -> Result<Vec<Events>, Interrupted> {
+    let (ready, is_any) = ready_files(entries);
+    if is_any || until_ns == Some(0) {
+        return Ok(ready);
     }
-    let mut waiters = FileWaiters::new(wanted.to_vec());
-    let ready = poll_fn(|context| {
-        waiters.register(context.waker());
-        match check() {
-            0 => Poll::Pending,
-            count => Poll::Ready(count),
-        }
-    });
-    Ok(thread.interruptible_until(until_ns, ready).await?.unwrap_or(0))
+    let found = thread.interruptible_until(until_ns, poll_files(entries)).await?;
+    Ok(found.unwrap_or_else(|| ready_files(entries).0))
 }
 
 /// Returns the time of the monotonic clock that a call waits for: none for a negative timeout, 0 for no wait at all.
@@ -84,30 +69,21 @@ async fn poll_list(thread: &Thread, list: u64, count: u32, until_ns: Option<u64>
     }
     let mut bytes = alloc::vec![0; LEN * count];
     thread.memory.read_to(list, &mut bytes).await?;
-    let mut wanted = Vec::new();
-    // By entry: its index in `wanted`, or the answer.
     let mut entries = Vec::new();
+    // By entry: the answer for a descriptor that is not open.
+    let mut answers = Vec::new();
     for entry in bytes.chunks_exact(LEN) {
         let descriptor = i32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
-        let events = Events(u32::from(u16::from_le_bytes([entry[4], entry[5]])));
-        entries.push(match thread.files.get(descriptor) {
-            _ if descriptor < 0 => Err(Events::NONE),
-            Err(_) => Err(Events(POLLNVAL)),
-            Ok(file) => {
-                wanted.push((file, events | Events::ALWAYS));
-                Ok(wanted.len() - 1)
-            }
-        });
+        let events = Events(u32::from(u16::from_le_bytes([entry[4], entry[5]]))) | Events::ALWAYS;
+        let file = if descriptor < 0 { Ok(None) } else { thread.files.get(descriptor).map(Some) };
+        answers.push(if file.is_err() { Events(POLLNVAL) } else { Events::NONE });
+        entries.push(PollEntry { file: file.unwrap_or(None), events });
     }
-    let state = |entry: &Result<usize, Events>| match entry {
-        Ok(index) => wanted[*index].0.ready() & wanted[*index].1,
-        Err(answer) => *answer,
-    };
-    let check = || entries.iter().filter(|entry| !state(entry).is_empty()).count() as u64;
-    wait_for(thread, &wanted, until_ns, check).await?;
+    let has_answer = answers.iter().any(|answer| !answer.is_empty());
+    let ready = wait_for(thread, &entries, if has_answer { Some(0) } else { until_ns }).await?;
     let mut count = 0;
-    for (entry, place) in entries.iter().zip(bytes.chunks_exact_mut(LEN)) {
-        let events = state(entry);
+    for ((ready, answer), place) in ready.into_iter().zip(answers).zip(bytes.chunks_exact_mut(LEN)) {
+        let events = ready | answer;
         count += u64::from(!events.is_empty());
         place[6..8].copy_from_slice(&(events.0 as u16).to_le_bytes());
     }
@@ -170,8 +146,8 @@ const SELECTED: [u32; 3] = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLP
 async fn select_sets(thread: &Thread, count: i32, sets: [u64; 3], until_ns: Option<u64>) -> CallResult {
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?.min(MOST_SELECTED);
     let len = count.div_ceil(64) * 8;
-    let mut wanted: Vec<Wanted> = Vec::new();
-    // By file: the set and the descriptor.
+    let mut entries = Vec::new();
+    // By entry: the set and the descriptor.
     let mut places = Vec::new();
     for (set, address) in sets.into_iter().enumerate() {
         if address == 0 {
@@ -181,17 +157,15 @@ async fn select_sets(thread: &Thread, count: i32, sets: [u64; 3], until_ns: Opti
         thread.memory.read_to(address, &mut bytes).await?;
         for descriptor in (0..count).filter(|descriptor| bytes[descriptor / 8] >> (descriptor % 8) & 1 != 0) {
             let file = thread.files.get(descriptor as i32)?;
-            wanted.push((file, Events(SELECTED[set])));
+            entries.push(PollEntry { file: Some(file), events: Events(SELECTED[set]) });
             places.push((set, descriptor));
         }
     }
-    let is_ready = |(file, events): &Wanted| file.ready().intersects(*events);
-    let check = || wanted.iter().filter(|wanted| is_ready(wanted)).count() as u64;
-    wait_for(thread, &wanted, until_ns, check).await?;
+    let found = wait_for(thread, &entries, until_ns).await?;
     let mut answers = [(); 3].map(|()| alloc::vec![0_u8; len]);
     let mut ready = 0;
-    for (wanted, (set, descriptor)) in wanted.iter().zip(&places) {
-        if is_ready(wanted) {
+    for (events, (set, descriptor)) in found.iter().zip(&places) {
+        if !events.is_empty() {
             answers[*set][descriptor / 8] |= 1 << (descriptor % 8);
             ready += 1;
         }
