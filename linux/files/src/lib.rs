@@ -50,6 +50,7 @@ mod eventfd;
 mod events;
 mod generated;
 mod inode;
+mod inotify;
 pub mod locks;
 mod memory_files;
 mod metadata;
@@ -64,6 +65,7 @@ mod timerfd;
 mod tmpfs;
 mod volume;
 mod walk;
+mod watch;
 
 pub use calls::{OwnerChange, TimeChange};
 pub use clock::{Timestamp, set_clock};
@@ -86,6 +88,7 @@ pub use inode::{
     Allocation, AttributeChange, AttributeMode, CallerIds, FileSystem, Inode, LinkTarget, NewContent,
     NewInode, RenameMode, SeekTarget, WritePosition,
 };
+pub use inotify::{Inotify, MOST_EVENTS as MOST_INOTIFY_EVENTS};
 pub use isola_linux_abi::Errno;
 pub use isola_linux_abi::numbers::AT_FDCWD;
 pub use memory_files::MemoryFiles;
@@ -104,6 +107,7 @@ pub use timerfd::{AlarmService, Timer, TimerSetting};
 pub use tmpfs::{TmpFs, TmpFsOptions};
 pub use volume::VolumeFs;
 pub use walk::{Caller, LastLink, View};
+pub use watch::{MOST_INSTANCES as MOST_INOTIFY_INSTANCES, MOST_WATCHES as MOST_INOTIFY_WATCHES};
 
 /// The most bytes of a name in a directory (`NAME_MAX`).
 pub const NAME_LEN: usize = 255;

@@ -7,6 +7,7 @@ use crate::events::{Events, Pollee};
 use crate::inode::{Allocation, CallerIds, Inode, SeekTarget, WritePosition};
 use crate::metadata::{DirectoryEntry, InodeKind, Metadata};
 use crate::object::FileObject;
+use crate::watch;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -151,6 +152,23 @@ impl OpenFile {
         self.flags() & linux::O_NONBLOCK != 0
     }
 
+    /// Notifies the watches of the file of an event.
+    fn note(&self, events: u32) {
+        if watch::are_any()
+            && let Some(location) = &self.location
+        {
+            watch::note(&location.dentry, events);
+        }
+    }
+
+    /// Notifies the watches of the file of a read or write of so many bytes.
+    #[inline]
+    fn note_bytes(&self, events: u32, count: usize) {
+        if count > 0 {
+            self.note(events);
+        }
+    }
+
     fn check_readable(&self) -> Result<(), Errno> {
         if self.is_readable() { Ok(()) } else { Err(Errno::EBADF) }
     }
@@ -198,16 +216,18 @@ impl OpenFile {
     /// [`Errno::EBADF`] if it is not open for reading, [`Errno::EISDIR`], [`Errno::EAGAIN`], and those of the file.
     pub async fn read(&self, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         self.check_readable()?;
-        match &self.body {
-            Body::Object(object) if !object.has_offsets() => self.read_stream(&**object, buffer).await,
+        let count = match &self.body {
+            Body::Object(object) if !object.has_offsets() => self.read_stream(&**object, buffer).await?,
             _ => {
                 let position = self.position.hold().await;
                 let offset = position.get().offset;
                 let count = self.read_file(offset, buffer).await?;
                 position.get().offset = offset.saturating_add(count as u64);
-                Ok(count)
+                count
             }
-        }
+        };
+        self.note_bytes(linux::IN_ACCESS, count);
+        Ok(count)
     }
 
     async fn read_stream(&self, object: &dyn FileObject, buffer: &mut UserBuffer) -> Result<usize, Errno> {
@@ -243,7 +263,9 @@ impl OpenFile {
     pub async fn read_at(&self, offset: u64, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         self.check_readable()?;
         self.check_offsets()?;
-        self.read_file(offset, buffer).await
+        let count = self.read_file(offset, buffer).await?;
+        self.note_bytes(linux::IN_ACCESS, count);
+        Ok(count)
     }
 
     /// Reads up to `len` bytes from an offset, fewer only at the end. For the kernel's own reads, such as those of `exec`.
@@ -279,16 +301,18 @@ impl OpenFile {
     /// and those of the file.
     pub async fn write(&self, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         self.check_writable()?;
-        match &self.body {
-            Body::Object(object) if !object.has_offsets() => self.write_stream(&**object, buffer).await,
+        let count = match &self.body {
+            Body::Object(object) if !object.has_offsets() => self.write_stream(&**object, buffer).await?,
             _ => {
                 let position = self.position.hold().await;
                 let offset = position.get().offset;
                 let (count, end) = self.write_file(offset, buffer).await?;
                 position.get().offset = end;
-                Ok(count)
+                count
             }
-        }
+        };
+        self.note_bytes(linux::IN_MODIFY, count);
+        Ok(count)
     }
 
     async fn write_stream(&self, object: &dyn FileObject, buffer: &mut UserBuffer) -> Result<usize, Errno> {
@@ -333,7 +357,9 @@ impl OpenFile {
     pub async fn write_at(&self, offset: u64, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         self.check_writable()?;
         self.check_offsets()?;
-        self.write_file(offset, buffer).await.map(|(count, _)| count)
+        let (count, _) = self.write_file(offset, buffer).await?;
+        self.note_bytes(linux::IN_MODIFY, count);
+        Ok(count)
     }
 
     fn check_offsets(&self) -> Result<(), Errno> {
@@ -443,6 +469,7 @@ impl OpenFile {
             total += buffer.write(&bytes);
         }
         position.get().offset = index;
+        self.note(linux::IN_ACCESS);
         Ok(total)
     }
 
@@ -455,7 +482,9 @@ impl OpenFile {
         if !matches!(self.body, Body::Inode) || self.kind() != InodeKind::File || !self.is_writable() {
             return Err(if self.is_path() { Errno::EBADF } else { Errno::EINVAL });
         }
-        self.file_inode()?.truncate(len).await
+        self.file_inode()?.truncate(len).await?;
+        self.note(linux::IN_MODIFY);
+        Ok(())
     }
 
     /// Reserves or frees storage (`fallocate`), with the call's mode.
@@ -490,7 +519,9 @@ impl OpenFile {
         if offset + len > MOST_OFFSET {
             return Err(Errno::EFBIG);
         }
-        self.file_inode()?.allocate(allocation, offset, len).await
+        self.file_inode()?.allocate(allocation, offset, len).await?;
+        self.note(linux::IN_MODIFY);
+        Ok(())
     }
 
     /// Makes the changes of the file permanent (`fsync`, `fdatasync`).
@@ -564,6 +595,9 @@ impl OpenFile {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         crate::locks::open_file_closed(self);
+        if !self.is_path() {
+            self.note(if self.is_writable() { linux::IN_CLOSE_WRITE } else { linux::IN_CLOSE_NOWRITE });
+        }
         self.watches.end();
     }
 }

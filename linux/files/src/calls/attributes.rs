@@ -8,6 +8,7 @@ use crate::dentry::Location;
 use crate::inode::AttributeChange;
 use crate::metadata::{FileSystemStatistics, InodeKind, Metadata};
 use crate::walk::{Caller, LastLink};
+use crate::watch;
 use alloc::vec::Vec;
 use isola_linux_abi::numbers as linux;
 
@@ -144,7 +145,7 @@ impl Caller<'_> {
             permissions &= !linux::S_ISGID;
         }
         let change = AttributeChange { permissions: Some(permissions), ..Default::default() };
-        location.inode().set_attributes(&change).await
+        self.change_attributes(&location, &change).await
     }
 
     /// Sets owner and group of a file (`fchownat`; `fchown` with an empty path and `AT_EMPTY_PATH`).
@@ -179,7 +180,7 @@ impl Caller<'_> {
             let cleared = owner.permissions & !(linux::S_ISUID | set_group);
             change.permissions = (cleared != owner.permissions).then_some(cleared);
         }
-        location.inode().set_attributes(&change).await
+        self.change_attributes(&location, &change).await
     }
 
     /// Sets the times of a file (`utimensat`; `futimens` with an empty path and `AT_EMPTY_PATH`).
@@ -215,7 +216,21 @@ impl Caller<'_> {
             modified: modified.time(now),
             ..Default::default()
         };
-        location.inode().set_attributes(&change).await
+        self.change_attributes(&location, &change).await
+    }
+
+    async fn change_attributes(&self, location: &Location, change: &AttributeChange) -> Result<(), Errno> {
+        location.inode().set_attributes(change).await?;
+        let is_owner = change.permissions.is_some() || change.user.is_some() || change.group.is_some();
+        let events = match (change.accessed, change.modified) {
+            (Some(_), Some(_)) => linux::IN_ATTRIB,
+            (Some(_), None) => linux::IN_ACCESS,
+            (None, Some(_)) => linux::IN_MODIFY,
+            (None, None) if is_owner => linux::IN_ATTRIB,
+            (None, None) => return Ok(()),
+        };
+        watch::note(&location.dentry, events);
+        Ok(())
     }
 
     /// Sets the length of a file (`truncate`).
@@ -231,7 +246,9 @@ impl Caller<'_> {
             _ => return Err(Errno::EINVAL),
         }
         self.check(&location, Access::WRITE)?;
-        location.inode().truncate(len).await
+        location.inode().truncate(len).await?;
+        watch::note(&location.dentry, linux::IN_MODIFY);
+        Ok(())
     }
 
     /// Returns the statistics of the file system of a path, or of a descriptor's file if the path is empty (`statfs`,

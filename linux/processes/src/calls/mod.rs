@@ -246,6 +246,9 @@ calls! {
     __NR_tgkill(group, tid, number) => signals::tgkill;
     #[doc = "No P_PIDFD."]
     __NR_waitid(kind, id, info, options, resources) => processes::waitid [wait];
+    __NR_inotify_init() => files::inotify_init;
+    __NR_inotify_add_watch(instance, path, mask) => files::inotify_add_watch [wait];
+    __NR_inotify_rm_watch(instance, watch) => files::inotify_rm_watch;
     __NR_openat(directory, path, flags, mode) => files::openat [wait];
     __NR_mkdirat(directory, path, mode) => files::mkdirat [wait];
     __NR_mknodat(directory, path, mode, device) => files::mknodat [wait];
@@ -270,6 +273,7 @@ calls! {
     __NR_epoll_create1(flags) => files::epoll_create1;
     __NR_dup3(from, to, flags) => files::dup3;
     __NR_pipe2(descriptors, flags) => files::pipe2 [wait];
+    __NR_inotify_init1(flags) => files::inotify_init1;
     __NR_preadv(descriptor, vector, count, offset) => files::preadv [wait];
     __NR_pwritev(descriptor, vector, count, offset) => files::pwritev [wait];
     __NR_rt_tgsigqueueinfo(group, tid, number, info) => signals::rt_tgsigqueueinfo [wait];

@@ -2,10 +2,12 @@
 
 mod contents;
 mod descriptors;
+mod inotify;
 mod names;
 mod readiness;
 
 pub use contents::*;
 pub use descriptors::*;
+pub use inotify::*;
 pub use names::*;
 pub use readiness::*;
