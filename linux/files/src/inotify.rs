@@ -3,6 +3,7 @@
 //! The watches themselves, and which change notifies them, are in `watch.rs`. An event that equals the last one in the queue
 //! is not added. Beyond [`MOST_EVENTS`] events, one entry says that others are lost.
 
+use crate::Errno;
 use crate::calls::last_link;
 use crate::credentials::Access;
 use crate::events::{Events, Pollee};
@@ -12,7 +13,6 @@ use crate::open_file::OpenFile;
 use crate::outcome::Outcome;
 use crate::walk::Caller;
 use crate::watch::{self, Watch};
-use crate::Errno;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;

@@ -415,7 +415,9 @@ impl OpenFile {
     /// [`Errno::ENOTDIR`], [`Errno::EINVAL`] if the buffer is too short for the next entry, [`Errno::ENOENT`] if the
     /// directory was removed.
     pub async fn read_entries(&self, buffer: &mut UserBuffer, caller: CallerIds) -> Result<usize, Errno> {
-        self.check_readable()?;
+        if self.is_path() {
+            return Err(Errno::EBADF);
+        }
         let location = self.location.as_ref().ok_or(Errno::ENOTDIR)?;
         if location.dentry.kind() != InodeKind::Directory {
             return Err(Errno::ENOTDIR);
