@@ -61,6 +61,7 @@ mod overlay;
 mod pipe;
 mod poll;
 mod procfs;
+pub mod splice;
 mod timerfd;
 mod tmpfs;
 mod volume;

@@ -337,6 +337,15 @@ impl OpenFile {
             0 => WritePosition::At(offset),
             _ => WritePosition::End,
         };
+        self.write_to(position, offset, buffer).await
+    }
+
+    async fn write_to(
+        &self,
+        position: WritePosition,
+        offset: u64,
+        buffer: &mut UserBuffer,
+    ) -> Result<(usize, u64), Errno> {
         // Also of the position that an append does not use, as on Linux.
         check_region(offset, buffer.len())?;
         match &self.body {
@@ -360,6 +369,44 @@ impl OpenFile {
         let (count, _) = self.write_file(offset, buffer).await?;
         self.note_bytes(linux::IN_MODIFY, count);
         Ok(count)
+    }
+
+    /// Writes at the end, as with `O_APPEND` (`RWF_APPEND`). Without an offset, the position is behind the bytes then.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub async fn write_at_end(&self, offset: Option<u64>, buffer: &mut UserBuffer) -> Result<usize, Errno> {
+        self.check_writable()?;
+        if !self.has_offsets() {
+            return if offset.is_some() { Err(Errno::ESPIPE) } else { self.write(buffer).await };
+        }
+        let count = match offset {
+            Some(offset) => self.write_to(WritePosition::End, offset, buffer).await?.0,
+            None => {
+                let position = self.position.hold().await;
+                let offset = position.get().offset;
+                let (count, end) = self.write_to(WritePosition::End, offset, buffer).await?;
+                position.get().offset = end;
+                count
+            }
+        };
+        self.note_bytes(linux::IN_MODIFY, count);
+        Ok(count)
+    }
+
+    /// Returns whether reads and writes have offsets.
+    pub(crate) fn has_offsets(&self) -> bool {
+        self.check_offsets().is_ok()
+    }
+
+    /// Records that contents were read other than by a read.
+    pub(crate) fn was_read(&self) {
+        if let (Body::Inode, Some(inode)) = (&self.body, self.inode())
+            && self.flags() & linux::O_NOATIME == 0
+        {
+            inode.touch();
+        }
+        self.note(linux::IN_ACCESS);
     }
 
     fn check_offsets(&self) -> Result<(), Errno> {

@@ -57,7 +57,7 @@ pub use map::{MapObject, MapRequest};
 pub use mapping::{Attributes, Mapping, MappingObject};
 pub use mappings::MAX_MAPPINGS;
 pub use page_source::{BoxFuture, Mapper, PageSource};
-pub use pages::ResidentPages;
+pub use pages::{ResidentPages, zero_frame};
 pub use process_memory::ProcessMemory;
 pub use protection::Protection;
 pub use remap::RemapRequest;

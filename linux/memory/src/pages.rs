@@ -19,6 +19,11 @@ pub(crate) fn zeros() -> &'static Frame {
     ZEROS.call_once(Frame::zeroed)
 }
 
+/// Returns a reference to a frame of zeros, for pages that do not exist. Nothing may write to it.
+pub fn zero_frame() -> Frame {
+    zeros().clone()
+}
+
 /// The numbers of pages in memory, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidentPages {

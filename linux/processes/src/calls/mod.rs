@@ -115,7 +115,6 @@ calls! {
     __NR_pause() => signals::pause [wait];
     __NR_nanosleep(request, remaining) => time::nanosleep [wait];
     __NR_getpid() => identity::getpid;
-    #[doc = "The bytes are copied."]
     __NR_sendfile(to, from, offset, len) => files::sendfile [wait];
     #[doc = "CLONE_SIGHAND only with CLONE_THREAD; no namespaces; no CLONE_PIDFD, CLONE_PARENT, CLONE_PTRACE."]
     __NR_clone(flags, stack, parent_tid, child_tid, tls) => processes::clone [wait];
@@ -265,6 +264,9 @@ calls! {
     __NR_ppoll(list, count, timeout, mask, len) => files::ppoll [wait];
     __NR_set_robust_list(head, len) => identity::set_robust_list;
     __NR_get_robust_list(pid, head, len) => identity::get_robust_list [wait];
+    __NR_splice(from, from_offset, to, to_offset, len, flags) => files::splice [wait];
+    __NR_tee(from, to, len, flags) => files::tee [wait];
+    __NR_vmsplice(descriptor, vector, count, flags) => files::vmsplice [wait];
     __NR_utimensat(directory, path, times, flags) => files::utimensat [wait];
     __NR_epoll_pwait(epoll, events, most, timeout_ms, mask) => files::epoll_pwait [wait];
     __NR_eventfd(count) => files::eventfd;
@@ -285,7 +287,6 @@ calls! {
     __NR_memfd_create(name, flags) => memory::memfd_create [wait];
     __NR_execveat(directory, path, arguments, environment, flags) => processes::execveat [wait];
     __NR_mlock2(address, len, flags) => memory::mlock2 [wait];
-    #[doc = "The bytes are copied."]
     __NR_copy_file_range(from, from_offset, to, to_offset, len, flags) => files::copy_file_range [wait];
     __NR_preadv2(descriptor, vector, count, offset, high, flags) => files::preadv2 [wait];
     __NR_pwritev2(descriptor, vector, count, offset, high, flags) => files::pwritev2 [wait];

@@ -5,9 +5,11 @@ mod descriptors;
 mod inotify;
 mod names;
 mod readiness;
+mod splice;
 
 pub use contents::*;
 pub use descriptors::*;
 pub use inotify::*;
 pub use names::*;
 pub use readiness::*;
+pub use splice::*;
