@@ -573,6 +573,31 @@ impl OpenFile {
         Ok(())
     }
 
+    /// Returns the seals (`F_GET_SEALS`).
+    ///
+    /// # Errors
+    /// As [`Inode::seals`].
+    pub fn seals(&self) -> Result<u32, Errno> {
+        match &self.body {
+            Body::Inode => self.file_inode()?.seals(),
+            Body::Object(_) | Body::Path => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Adds seals (`F_ADD_SEALS`).
+    ///
+    /// # Errors
+    /// As [`Inode::add_seals`]; [`Errno::EPERM`] if the file is not open for writing.
+    pub fn add_seals(&self, seals: u32) -> Result<(), Errno> {
+        if !self.is_writable() {
+            return Err(Errno::EPERM);
+        }
+        match &self.body {
+            Body::Inode => self.file_inode()?.add_seals(seals),
+            Body::Object(_) | Body::Path => Err(Errno::EINVAL),
+        }
+    }
+
     /// Makes the changes of the file permanent (`fsync`, `fdatasync`).
     ///
     /// # Errors

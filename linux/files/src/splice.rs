@@ -254,6 +254,7 @@ async fn from_pipe(
     wait: PipeWait,
     done: &mut usize,
 ) -> Result<(), Errno> {
+    let wait = wait.or_nonblocking(file);
     while *done < len {
         let parts = match pipe.take_parts(len - *done, usize::MAX) {
             Err(Errno::EAGAIN) if *done > 0 => break,

@@ -125,7 +125,7 @@ calls! {
     __NR_wait4(pid, status, options, resources) => processes::wait4 [wait];
     __NR_kill(pid, number) => signals::kill;
     __NR_uname(buffer) => information::uname [wait];
-    #[doc = "No leases, no seals, no signals for input (F_SETOWN has no effect), no locks of open files."]
+    #[doc = "No leases, no signals for input (F_SETOWN has no effect)."]
     __NR_fcntl(descriptor, command, argument) => files::fcntl [wait];
     __NR_flock(descriptor, operation) => files::flock [wait];
     __NR_fsync(descriptor) => files::fsync [wait];
@@ -283,7 +283,7 @@ calls! {
     __NR_getcpu(core, node) => scheduling::getcpu [wait];
     __NR_renameat2(directory, path, new_directory, new_path, flags) => files::renameat2 [wait];
     __NR_getrandom(buffer, len, flags) => information::getrandom [wait];
-    #[doc = "No seals, no huge pages."]
+    #[doc = "No huge pages."]
     __NR_memfd_create(name, flags) => memory::memfd_create [wait];
     __NR_execveat(directory, path, arguments, environment, flags) => processes::execveat [wait];
     __NR_mlock2(address, len, flags) => memory::mlock2 [wait];
