@@ -170,6 +170,14 @@ impl Frame {
         self.word(offset).load(Ordering::SeqCst)
     }
 
+    /// Stores the word of 32 bits at `offset`, a multiple of 4, after all earlier accesses: for rings that programs share.
+    ///
+    /// # Panics
+    /// If the offset is not that of a word.
+    pub fn store(&self, offset: usize, value: u32) {
+        self.word(offset).store(value, Ordering::SeqCst);
+    }
+
     /// Replaces the word at `offset` by `new` if it is `current`. Returns the word before.
     ///
     /// # Errors
@@ -226,6 +234,8 @@ mod tests {
         assert_eq!(frame.load(FRAME_SIZE - 4), u32::from_le_bytes(*b"\0a\0c"));
         assert_eq!(frame.compare_exchange(8, 0, 7), Ok(0));
         assert_eq!(frame.compare_exchange(8, 0, 8), Err(7));
+        clone.store(8, 9);
+        assert_eq!(frame.load(8), 9);
     }
 
     #[test]

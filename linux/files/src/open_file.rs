@@ -395,7 +395,7 @@ impl OpenFile {
     }
 
     /// Returns whether reads and writes have offsets.
-    pub(crate) fn has_offsets(&self) -> bool {
+    pub fn has_offsets(&self) -> bool {
         self.check_offsets().is_ok()
     }
 

@@ -169,6 +169,7 @@ impl System {
     /// Records that all threads of a process have ended.
     pub fn process_ended(&self, process: &Arc<Process>, status: ExitStatus, time: ProcessorTime) {
         process.program.lock().memory = None;
+        process.aio.clear();
         let notices = self.family.lock().end(process.pid, status, time);
         for notice in notices {
             self.notify(notice, time);

@@ -4,18 +4,22 @@
 //! generates the dispatch and `docs/linux.md`. A function returns the value of RAX, or an error. One that can wait is
 //! `async`.
 
+mod asynchronous;
 mod files;
 mod futex;
 mod identity;
 mod information;
 mod memory;
 mod processes;
+mod rings;
 mod scheduling;
 mod signals;
 mod time;
 mod words;
 
+pub(crate) use files::pipe_wait as splice_wait;
 pub use information::{RELEASE, VERSION};
+pub(crate) use time::SECOND;
 pub use time::process_time;
 
 use crate::Errno;
@@ -229,6 +233,11 @@ calls! {
     #[doc = "Checked, without effect."]
     __NR_sched_setaffinity(tid, len, mask) => scheduling::sched_setaffinity [wait];
     __NR_sched_getaffinity(tid, len, mask) => scheduling::sched_getaffinity [wait];
+    __NR_io_setup(most, context) => asynchronous::io_setup [wait];
+    __NR_io_destroy(context) => asynchronous::io_destroy [wait];
+    __NR_io_getevents(context, least, most, events, timeout) => asynchronous::io_getevents [wait];
+    __NR_io_submit(context, count, list) => asynchronous::io_submit [wait];
+    __NR_io_cancel(context, iocb, result) => asynchronous::io_cancel [wait];
     __NR_epoll_create(size) => files::epoll_create;
     __NR_getdents64(descriptor, buffer, len) => files::getdents64 [wait];
     __NR_set_tid_address(address) => identity::set_tid_address;
@@ -291,6 +300,13 @@ calls! {
     __NR_preadv2(descriptor, vector, count, offset, high, flags) => files::preadv2 [wait];
     __NR_pwritev2(descriptor, vector, count, offset, high, flags) => files::pwritev2 [wait];
     __NR_statx(directory, path, flags, mask, buffer) => files::statx [wait];
+    __NR_io_pgetevents(context, least, most, events, timeout, mask) => asynchronous::io_pgetevents [wait];
+    #[doc = "No IORING_SETUP_SQPOLL, IOPOLL."]
+    __NR_io_uring_setup(entries, parameters) => rings::io_uring_setup [wait];
+    #[doc = "Files only, no sockets; no multishot operations, no buffers that the kernel chooses."]
+    __NR_io_uring_enter(ring, submissions, least, flags, argument, len) => rings::io_uring_enter [wait];
+    #[doc = "Files, buffers, an event counter, probes."]
+    __NR_io_uring_register(ring, operation, argument, count) => rings::io_uring_register [wait];
     #[doc = "As clone; no set_tid, no cgroup."]
     __NR_clone3(arguments, size) => processes::clone3 [wait];
     __NR_close_range(first, last, flags) => files::close_range;

@@ -1,12 +1,10 @@
 //! Calls that read and write.
 
 use crate::Errno;
+use crate::asynchronous::once;
 use crate::calls::CallResult;
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
-use core::future::{Future, poll_fn};
-use core::pin::pin;
-use core::task::Poll;
 use isola_linux_abi::numbers::{RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC};
 use isola_linux_files::OpenFile;
 use isola_linux_memory::{FramePart, UserBuffer};
@@ -82,18 +80,6 @@ impl Manner {
         }
         result
     }
-}
-
-/// Polls a future once. Returns `None` if it would wait.
-async fn once<T>(future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    poll_fn(|context| {
-        Poll::Ready(match future.as_mut().poll(context) {
-            Poll::Ready(value) => Some(value),
-            Poll::Pending => None,
-        })
-    })
-    .await
 }
 
 /// Sends the signal of a write that nothing will read.

@@ -11,7 +11,7 @@ use isola_linux_memory::MAX_TRANSFER;
 use isola_user_mode::Access;
 
 /// Returns whether a transfer waits for its pipe, by the flags of a call. Hints have no effect.
-fn pipe_wait(flags: u32) -> Result<PipeWait, Errno> {
+pub(crate) fn pipe_wait(flags: u32) -> Result<PipeWait, Errno> {
     match flags & !(SPLICE_F_MOVE | SPLICE_F_MORE | SPLICE_F_GIFT) {
         0 => Ok(PipeWait::Wait),
         SPLICE_F_NONBLOCK => Ok(PipeWait::Fail),
