@@ -102,7 +102,8 @@ impl LinkedEntry {
         match request {
             Request::Cancel(request) => (ring.cancel(*request, in_flight), false),
             Request::Timeout(timeout) => {
-                let count = ring.wait_for_count(timeout.count);
+                let end = *timeout.end.get_or_insert_with(|| ring.completed_after(timeout.count));
+                let count = ring.wait_for_completed(end);
                 (
                     match in_flight.bounded(system, Some(timeout.until_ns), count).await {
                         End::Done(()) => Ok(0),

@@ -80,6 +80,8 @@ pub struct Timeout {
     pub until_ns: u64,
     /// The number of completions of others that end the wait; 0 for none.
     pub count: u32,
+    /// The ring's number of completions at which they are complete, once the wait has begun.
+    pub end: Option<u64>,
     /// Whether the end of the time is no failure for a chain.
     pub is_success: bool,
 }
@@ -293,7 +295,7 @@ async fn timeout(thread: &Thread, fields: &Fields) -> Result<Timeout, Errno> {
     };
     let is_success = flags & abi::IORING_TIMEOUT_ETIME_SUCCESS != 0;
     let count = fields.offset().min(u32::MAX.into()) as u32;
-    Ok(Timeout { until_ns, count, is_success })
+    Ok(Timeout { until_ns, count, end: None, is_success })
 }
 
 async fn operation(thread: &Thread, ring: &Ring, fields: &Fields) -> Result<Operation, Errno> {

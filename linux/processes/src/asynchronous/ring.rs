@@ -16,7 +16,6 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::future::pending;
 use isola_linux_abi::io_uring as abi;
 use isola_linux_abi::numbers::O_RDWR;
 use isola_linux_files::{Events, FileObject, InodeKind, Metadata, OpenFile, Pollee};
@@ -343,12 +342,13 @@ impl Ring {
             .await;
     }
 
-    /// Waits for so many completions from now on that are no timeouts; for ever if 0.
-    pub async fn wait_for_count(&self, count: u32) {
-        if count == 0 {
-            return pending().await;
-        }
-        let end = self.state.lock().completed + u64::from(count);
+    /// Returns the number of completions that are no timeouts after so many more; never reached if 0.
+    pub fn completed_after(&self, count: u32) -> u64 {
+        if count == 0 { u64::MAX } else { self.state.lock().completed + u64::from(count) }
+    }
+
+    /// Waits for a number of completions that are no timeouts.
+    pub async fn wait_for_completed(&self, end: u64) {
         self.changes.wait_until(|| (self.state.lock().completed >= end).then_some(())).await;
     }
 
