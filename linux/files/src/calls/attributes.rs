@@ -64,6 +64,10 @@ impl Caller<'_> {
     /// # Errors
     /// Those of stat(2).
     pub async fn stat_at(&self, directory: i32, path: &[u8], at_flags: u32) -> Result<Metadata, Errno> {
+        Ok(self.stat_target(directory, path, at_flags).await?.metadata())
+    }
+
+    async fn stat_target(&self, directory: i32, path: &[u8], at_flags: u32) -> Result<Target, Errno> {
         const KNOWN: u32 = linux::AT_EMPTY_PATH
             | linux::AT_SYMLINK_NOFOLLOW
             | linux::AT_NO_AUTOMOUNT
@@ -72,7 +76,25 @@ impl Caller<'_> {
         if at_flags & !KNOWN != 0 {
             return Err(Errno::EINVAL);
         }
-        Ok(self.target(directory, path, at_flags).await?.metadata())
+        self.target(directory, path, at_flags).await
+    }
+
+    /// As [`Self::stat_at`], with the number of the mount; 0 for a file that is in none.
+    ///
+    /// # Errors
+    /// Those of statx(2).
+    pub async fn stat_with_mount_at(
+        &self,
+        directory: i32,
+        path: &[u8],
+        at_flags: u32,
+    ) -> Result<(Metadata, u64), Errno> {
+        let target = self.stat_target(directory, path, at_flags).await?;
+        let mount = match &target {
+            Target::Location(location) => location.mount.id,
+            Target::Object(_) => 0,
+        };
+        Ok((target.metadata(), mount))
     }
 
     /// Checks access to a file with the credentials (`faccessat2`). The caller passes those of the real user, unless

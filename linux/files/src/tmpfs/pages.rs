@@ -156,7 +156,10 @@ impl FilePages {
             return Ok(frame.clone());
         }
         self.shared.take_page()?;
-        let new = Frame::zeroed();
+        let Some(new) = Frame::try_zeroed() else {
+            self.shared.free_pages(1);
+            return Err(Errno::ENOMEM);
+        };
         let mut state = self.state.lock();
         let is_new = !state.pages.contains_key(&index);
         let frame = state.pages.entry(index).or_insert(new).clone();
@@ -377,8 +380,9 @@ impl PageSource for TmpInode {
         let pages = self.file();
         let is_within = index < pages.state.lock().len.div_ceil(PAGE);
         let frame = if is_within { pages.page_to_write(index) } else { Err(Errno::EFAULT) };
-        // A program without space for its page gets SIGBUS.
-        Box::pin(core::future::ready(frame.map_err(|_| Errno::EFAULT)))
+        // A program without space for its page in the file system gets SIGBUS.
+        let frame = frame.map_err(|error| if error == Errno::ENOMEM { error } else { Errno::EFAULT });
+        Box::pin(core::future::ready(frame))
     }
 
     fn mark_dirty(&self, _index: u64) {

@@ -4,7 +4,7 @@ use super::operation::{Bytes, FileChoice, Operation};
 use super::pages::ENTRY_LEN;
 use super::ring::Ring;
 use crate::Errno;
-use crate::calls::{SECOND, splice_wait};
+use crate::calls::{SECOND, half_at, splice_wait, word_at};
 use crate::thread::Thread;
 use isola_linux_abi::io_uring as abi;
 use isola_linux_abi::io_uring::io_uring_op as op;
@@ -115,20 +115,16 @@ pub struct Entry {
 struct Fields([u8; ENTRY_LEN]);
 
 impl Fields {
-    fn number<const LEN: usize>(&self, at: usize) -> [u8; LEN] {
-        core::array::from_fn(|index| self.0[at + index])
-    }
-
     fn u16(&self, at: usize) -> u16 {
-        u16::from_le_bytes(self.number(at))
+        u16::from_le_bytes([self.0[at], self.0[at + 1]])
     }
 
     fn u32(&self, at: usize) -> u32 {
-        u32::from_le_bytes(self.number(at))
+        half_at(&self.0, at)
     }
 
     fn u64(&self, at: usize) -> u64 {
-        u64::from_le_bytes(self.number(at))
+        word_at(&self.0, at)
     }
 
     fn operation(&self) -> u8 {
@@ -280,8 +276,7 @@ async fn timeout(thread: &Thread, fields: &Fields) -> Result<Timeout, Errno> {
         return Err(Errno::EINVAL);
     }
     let bytes = thread.memory.read_bytes::<16>(fields.address()).await?;
-    let word = |at: usize| i64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
-    let (seconds, ns) = (word(0), word(8));
+    let (seconds, ns) = (word_at(&bytes, 0) as i64, word_at(&bytes, 8) as i64);
     let time = u64::try_from(seconds).map_err(|_| Errno::EINVAL)?.saturating_mul(SECOND);
     let time = time.saturating_add(u64::try_from(ns).map_err(|_| Errno::EINVAL)?);
     let environment = &thread.system.environment;

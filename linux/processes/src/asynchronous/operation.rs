@@ -257,8 +257,8 @@ impl Operation {
                 return submitter.install(file, *flags);
             }
             Self::Stat { directory, path, flags, buffer } => {
-                let metadata = caller.stat_at(*directory, path, *flags).await?;
-                submitter.memory.write_bytes(*buffer, &metadata.statx_bytes(0)).await?;
+                let (metadata, mount) = caller.stat_with_mount_at(*directory, path, *flags).await?;
+                submitter.memory.write_bytes(*buffer, &metadata.statx_bytes(mount)).await?;
             }
             Self::Rename { directory, path, new_directory, new_path, flags } => {
                 caller.rename_at(*directory, path, *new_directory, new_path, *flags).await?;

@@ -1,11 +1,11 @@
 //! Linux AIO.
 
 use super::CallResult;
-use super::signals::{replace_mask, restore_mask};
+use super::signals::{replace_mask_by, restore_mask};
 use super::time::read_timespec;
+use super::words::{half_at, word_at};
 use crate::Errno;
 use crate::asynchronous::{AioRequest, Bytes, EVENT_LEN, FileChoice, Operation, Submitter};
-use crate::signals::SignalSet;
 use crate::thread::Thread;
 use isola_linux_abi::numbers::{
     MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC,
@@ -76,12 +76,10 @@ pub async fn io_submit(thread: &mut Thread, context: u64, count: i64, list: u64)
 async fn request(thread: &Thread, at: u64) -> Result<AioRequest, Errno> {
     let address = u64::from_le_bytes(thread.memory.read_bytes(at).await?);
     let bytes = thread.memory.read_bytes::<IOCB_LEN>(address).await?;
-    let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
-    let half = |at: usize| u32::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
-    let (data, rw_flags, descriptor) = (word(0), half(12), half(20) as i32);
+    let (data, rw_flags, descriptor) = (word_at(&bytes, 0), half_at(&bytes, 12), half_at(&bytes, 20) as i32);
     let operation = u16::from_le_bytes([bytes[16], bytes[17]]);
-    let (memory, len, offset) = (word(24), word(32), word(40));
-    let (reserved, flags, counter) = (word(48), half(56), half(60) as i32);
+    let (memory, len, offset) = (word_at(&bytes, 24), word_at(&bytes, 32), word_at(&bytes, 40));
+    let (reserved, flags, counter) = (word_at(&bytes, 48), half_at(&bytes, 56), half_at(&bytes, 60) as i32);
     if reserved != 0 || flags & !(HAS_COUNTER | HAS_PRIORITY) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -185,14 +183,7 @@ pub async fn io_pgetevents(
 ) -> CallResult {
     if mask != 0 {
         let bytes = thread.memory.read_bytes::<16>(mask).await?;
-        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
-        if word(0) != 0 {
-            if word(8) != 8 {
-                return Err(Errno::EINVAL);
-            }
-            let set = u64::from_le_bytes(thread.memory.read_bytes(word(0)).await?);
-            replace_mask(thread, SignalSet(set));
-        }
+        replace_mask_by(thread, word_at(&bytes, 0), word_at(&bytes, 8)).await?;
     }
     let result = io_getevents(thread, context, least, most, events, timeout).await;
     if result != Err(Errno::EINTR) {

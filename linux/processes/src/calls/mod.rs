@@ -21,6 +21,7 @@ pub(crate) use files::pipe_wait as splice_wait;
 pub use information::{RELEASE, VERSION};
 pub(crate) use time::SECOND;
 pub use time::process_time;
+pub(crate) use words::{half_at, word_at};
 
 use crate::Errno;
 use crate::thread::Thread;
@@ -214,6 +215,8 @@ calls! {
     __NR_sync() => files::sync [wait];
     __NR_sethostname(name, len) => information::sethostname [wait];
     __NR_gettid() => identity::gettid;
+    #[doc = "Up to 256 pages."]
+    __NR_readahead(descriptor, offset, len) => files::readahead [wait];
     __NR_setxattr(path, name, value, len, flags) => files::setxattr [wait];
     __NR_lsetxattr(path, name, value, len, flags) => files::lsetxattr [wait];
     __NR_fsetxattr(descriptor, name, value, len, flags) => files::fsetxattr [wait];
@@ -242,8 +245,8 @@ calls! {
     __NR_getdents64(descriptor, buffer, len) => files::getdents64 [wait];
     __NR_set_tid_address(address) => identity::set_tid_address;
     __NR_restart_syscall() => time::restart_syscall [wait];
-    #[doc = "Checked, without effect."]
-    __NR_fadvise64(descriptor, offset, len, advice) => files::fadvise64;
+    #[doc = "POSIX_FADV_WILLNEED reads up to 256 pages; others are checked, without effect."]
+    __NR_fadvise64(descriptor, offset, len, advice) => files::fadvise64 [wait];
     __NR_clock_gettime(clock, time) => time::clock_gettime [wait];
     __NR_clock_getres(clock, resolution) => time::clock_getres [wait];
     #[doc = "Not for processor time."]
@@ -289,6 +292,10 @@ calls! {
     __NR_pwritev(descriptor, vector, count, offset) => files::pwritev [wait];
     __NR_rt_tgsigqueueinfo(group, tid, number, info) => signals::rt_tgsigqueueinfo [wait];
     __NR_prlimit64(pid, resource, new, old) => identity::prlimit64 [wait];
+    #[doc = "Always EOPNOTSUPP."]
+    __NR_name_to_handle_at(directory, path, handle, mount, flags) => files::name_to_handle_at;
+    #[doc = "Always EOPNOTSUPP."]
+    __NR_open_by_handle_at(mount, handle, flags) => files::open_by_handle_at;
     __NR_getcpu(core, node) => scheduling::getcpu [wait];
     __NR_renameat2(directory, path, new_directory, new_path, flags) => files::renameat2 [wait];
     __NR_getrandom(buffer, len, flags) => information::getrandom [wait];

@@ -2,13 +2,13 @@
 
 use super::CallResult;
 use super::files::install;
-use super::signals::{replace_mask, restore_mask};
+use super::signals::{replace_mask_by, restore_mask};
 use super::time::read_timespec;
+use super::words::{half_at, word_at};
 use crate::Errno;
 use crate::asynchronous::{
     MOST_BUFFERS, MOST_FILES, PARAMETERS_LEN, RegisteredBuffer, Ring, RingFile, is_supported,
 };
-use crate::signals::SignalSet;
 use crate::thread::Thread;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -31,8 +31,7 @@ const FEATURES: u32 = abi::IORING_FEAT_SINGLE_MMAP
 
 pub async fn io_uring_setup(thread: &mut Thread, entries: u32, parameters: u64) -> CallResult {
     let mut bytes = thread.memory.read_bytes::<PARAMETERS_LEN>(parameters).await?;
-    let word = |at: usize| u32::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
-    let (completions, flags) = (word(4), word(8));
+    let (completions, flags) = (half_at(&bytes, 4), half_at(&bytes, 8));
     // Reserved words.
     if (28..40).any(|at| bytes[at] != 0) {
         return Err(Errno::EINVAL);
@@ -112,21 +111,14 @@ async fn wait(
             return Err(Errno::EINVAL);
         }
         let bytes = thread.memory.read_bytes::<24>(argument).await?;
-        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
         // The upper half of the second word is the shortest time of a wait, which has no effect.
-        (mask, mask_len) = (word(0), word(8) & 0xffff_ffff);
-        if word(16) != 0 {
-            let time = read_timespec(thread, word(16)).await?;
+        (mask, mask_len) = (word_at(&bytes, 0), word_at(&bytes, 8) & 0xffff_ffff);
+        if word_at(&bytes, 16) != 0 {
+            let time = read_timespec(thread, word_at(&bytes, 16)).await?;
             until_ns = Some(thread.system.environment.monotonic_ns().saturating_add(time));
         }
     }
-    if mask != 0 {
-        if mask_len != 8 {
-            return Err(Errno::EINVAL);
-        }
-        let set = u64::from_le_bytes(thread.memory.read_bytes(mask).await?);
-        replace_mask(thread, SignalSet(set));
-    }
+    replace_mask_by(thread, mask, mask_len).await?;
     let result = thread.interruptible_until(until_ns, ring.wait_for(least)).await;
     match result {
         Ok(Some(())) => {
@@ -179,9 +171,8 @@ pub async fn io_uring_register(
         NO_FILES => registered.clear_files()?,
         FILES_UPDATE => {
             let bytes = thread.memory.read_bytes::<16>(argument).await?;
-            let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
-            let (first, list) = (word(0) as u32, word(8));
-            if word(0) >> 32 != 0 || count == 0 {
+            let (first, list) = (word_at(&bytes, 0) as u32, word_at(&bytes, 8));
+            if word_at(&bytes, 0) >> 32 != 0 || count == 0 {
                 return Err(Errno::EINVAL);
             }
             let files = read_files(thread, list, count).await?;
@@ -249,8 +240,7 @@ async fn read_buffers(
     let mut left = if has_limit { thread.process.limits.lock().soft(RLIMIT_MEMLOCK) } else { u64::MAX };
     let mut buffers = Vec::new();
     for part in bytes.chunks_exact(16) {
-        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| part[at + index]));
-        let (address, len) = (word(0), word(8));
+        let (address, len) = (word_at(part, 0), word_at(part, 8));
         buffers.push(match (address, len) {
             (0, 0) => None,
             (_, 0) => return Err(Errno::EFAULT),

@@ -5,8 +5,10 @@ use crate::asynchronous::once;
 use crate::calls::CallResult;
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
-use isola_linux_abi::numbers::{RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC};
-use isola_linux_files::OpenFile;
+use isola_linux_abi::numbers::{
+    POSIX_FADV_NOREUSE, POSIX_FADV_WILLNEED, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC,
+};
+use isola_linux_files::{InodeKind, OpenFile};
 use isola_linux_memory::{FramePart, UserBuffer};
 use isola_user_mode::{Access, PAGE_SIZE};
 
@@ -257,10 +259,54 @@ pub async fn sync(thread: &mut Thread) -> CallResult {
     Ok(0)
 }
 
-pub fn fadvise64(thread: &mut Thread, descriptor: i32, _offset: i64, len: i64, advice: u32) -> CallResult {
+/// The most pages that an advice reads.
+const MOST_READ_AHEAD: u64 = 256;
+
+/// Reads pages of a file that are not in memory, up to a limit. A page that cannot be read ends it.
+async fn read_ahead(file: &OpenFile, offset: u64, len: u64) {
+    let Ok(source) = file.pages() else { return };
+    if source.is_memory() {
+        return;
+    }
+    let end = offset.saturating_add(len).min(file.metadata().len).div_ceil(PAGE_SIZE);
+    let first = offset / PAGE_SIZE;
+    for index in first..end.min(first.saturating_add(MOST_READ_AHEAD)) {
+        if source.frame(index).is_none() && source.fetch(index).await.is_err() {
+            break;
+        }
+    }
+}
+
+pub async fn readahead(thread: &mut Thread, descriptor: i32, offset: i64, len: u64) -> CallResult {
+    let file = thread.files.get(descriptor)?;
+    if !file.is_readable() {
+        return Err(Errno::EBADF);
+    }
+    if file.kind() != InodeKind::File || file.object().is_some() {
+        return Err(Errno::EINVAL);
+    }
+    thread.interruptible(read_ahead(&file, offset_of(offset)?, len)).await?;
+    Ok(0)
+}
+
+pub async fn fadvise64(
+    thread: &mut Thread,
+    descriptor: i32,
+    offset: i64,
+    len: i64,
+    advice: u32,
+) -> CallResult {
     let file = thread.files.get(descriptor)?;
     if file.object().is_some_and(|object| !object.has_offsets()) {
         return Err(Errno::ESPIPE);
     }
-    if len < 0 || advice > 5 { Err(Errno::EINVAL) } else { Ok(0) }
+    if len < 0 || advice > POSIX_FADV_NOREUSE {
+        return Err(Errno::EINVAL);
+    }
+    if advice == POSIX_FADV_WILLNEED {
+        // A length of 0 reaches to the end of the file.
+        let len = if len == 0 { u64::MAX } else { len as u64 };
+        thread.interruptible(read_ahead(&file, offset.max(0) as u64, len)).await?;
+    }
+    Ok(0)
 }
