@@ -39,6 +39,23 @@ impl Frame {
         Self(Arc::new(OwnedPage { bytes, owners: AtomicU32::new(0), pins: AtomicU32::new(0) }))
     }
 
+    /// Allocates a frame of zeros, or returns `None` if no page is free. For frames whose number a program decides.
+    pub fn try_zeroed() -> Option<Self> {
+        let layout = core::alloc::Layout::new::<FrameBytes>();
+        // SAFETY: the layout has a size.
+        let bytes = NonNull::new(unsafe { alloc::alloc::alloc_zeroed(layout) })?;
+        // SAFETY: allocated with the type's layout by the allocator of boxes, and zero bytes are a value of the type.
+        let bytes = unsafe { Box::from_raw(bytes.cast::<FrameBytes>().as_ptr()) };
+        Some(Self(Arc::new(OwnedPage { bytes, owners: AtomicU32::new(0), pins: AtomicU32::new(0) })))
+    }
+
+    /// Allocates a copy of the frame, as [`Self::try_zeroed`].
+    pub fn try_duplicate(&self) -> Option<Self> {
+        let copy = Self::try_zeroed()?;
+        copy.copy_from(0, self, 0, FRAME_SIZE);
+        Some(copy)
+    }
+
     /// Allocates a copy of the frame.
     pub fn duplicate(&self) -> Self {
         let copy = Self::zeroed();
@@ -170,6 +187,14 @@ impl Frame {
         self.word(offset).load(Ordering::SeqCst)
     }
 
+    /// Stores the word of 32 bits at `offset`, a multiple of 4, after all earlier accesses: for rings that programs share.
+    ///
+    /// # Panics
+    /// If the offset is not that of a word.
+    pub fn store(&self, offset: usize, value: u32) {
+        self.word(offset).store(value, Ordering::SeqCst);
+    }
+
     /// Replaces the word at `offset` by `new` if it is `current`. Returns the word before.
     ///
     /// # Errors
@@ -222,10 +247,16 @@ mod tests {
         assert_eq!(&bytes, b"\0abc");
         duplicate.read(FRAME_SIZE - 4, &mut bytes);
         assert_eq!(bytes, [0; 4]);
+        let copy = frame.try_duplicate().expect("a page is free");
+        assert!(copy.address().addr().get().is_multiple_of(FRAME_SIZE));
+        copy.read(FRAME_SIZE - 4, &mut bytes);
+        assert_eq!(&bytes, b"\0abc");
         clone.clear(FRAME_SIZE - 2, 1);
         assert_eq!(frame.load(FRAME_SIZE - 4), u32::from_le_bytes(*b"\0a\0c"));
         assert_eq!(frame.compare_exchange(8, 0, 7), Ok(0));
         assert_eq!(frame.compare_exchange(8, 0, 8), Err(7));
+        clone.store(8, 9);
+        assert_eq!(frame.load(8), 9);
     }
 
     #[test]

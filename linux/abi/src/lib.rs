@@ -19,6 +19,11 @@ pub mod prctl {
     pub use linux_raw_sys::prctl::*;
 }
 
+/// The constants and structures of `io_uring`.
+pub mod io_uring {
+    pub use linux_raw_sys::io_uring::*;
+}
+
 /// The requests of `ioctl`.
 pub mod requests {
     pub use linux_raw_sys::ioctl::*;

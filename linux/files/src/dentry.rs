@@ -12,6 +12,7 @@
 use crate::async_lock::AsyncLock;
 use crate::inode::{CallerIds, FileSystem, Inode};
 use crate::metadata::InodeKind;
+use crate::watch;
 use crate::{Errno, NAME_LEN};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -90,6 +91,11 @@ impl Dentry {
     /// Returns the directory that has the name; `None` at the root of a file system.
     pub(crate) fn parent(&self) -> Option<Arc<Self>> {
         self.place.lock().as_ref().map(|place| place.parent.clone())
+    }
+
+    /// Returns the directory and the name in it; `None` at the root of a file system.
+    pub(crate) fn parent_and_name(&self) -> Option<(Arc<Self>, Arc<[u8]>)> {
+        self.place.lock().as_ref().map(|place| (place.parent.clone(), place.name.clone()))
     }
 
     pub(crate) fn has_mounts(&self) -> bool {
@@ -236,6 +242,15 @@ impl Dentry {
     }
 }
 
+impl Drop for Dentry {
+    fn drop(&mut self) {
+        // The last use of a removed name of an inode without others.
+        if *self.is_removed.get_mut() {
+            watch::note_end(&self.inode, || self.inode.metadata().links == 0);
+        }
+    }
+}
+
 impl Children {
     /// Enters a name. Returns what the caller drops without the lock.
     #[must_use]
@@ -288,6 +303,7 @@ impl MountedFileSystem {
 
 impl Drop for MountedFileSystem {
     fn drop(&mut self) {
+        watch::note_unmount(self);
         // Dentries and the caches of their parents refer to each other.
         self.shrink();
     }

@@ -314,6 +314,23 @@ pub trait Inode: Any + Send + Sync {
         None
     }
 
+    /// Returns the seals of a file in memory (`F_GET_SEALS`).
+    ///
+    /// # Errors
+    /// [`Errno::EINVAL`] if the file cannot be sealed.
+    fn seals(&self) -> Result<u32, Errno> {
+        Err(Errno::EINVAL)
+    }
+
+    /// Adds seals, after which no call can make these changes (`F_ADD_SEALS`).
+    ///
+    /// # Errors
+    /// [`Errno::EINVAL`] if the file cannot be sealed, [`Errno::EPERM`] if no seals can be added any more,
+    /// [`Errno::EBUSY`] if a mapping or a call may still write.
+    fn add_seals(&self, _seals: u32) -> Result<(), Errno> {
+        Err(Errno::EINVAL)
+    }
+
     /// Makes the changes of the file permanent.
     fn sync(&self) -> Outcome<'_, ()> {
         Outcome::ok(())

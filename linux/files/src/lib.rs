@@ -51,6 +51,7 @@ mod eventfd;
 mod events;
 mod generated;
 mod inode;
+mod inotify;
 pub mod locks;
 mod memory_files;
 mod metadata;
@@ -61,10 +62,12 @@ mod overlay;
 mod pipe;
 mod poll;
 mod procfs;
+pub mod splice;
 mod timerfd;
 mod tmpfs;
 mod volume;
 mod walk;
+mod watch;
 
 pub use calls::{OwnerChange, TimeChange};
 pub use clock::{Timestamp, set_clock};
@@ -88,6 +91,7 @@ pub use inode::{
     Allocation, AttributeChange, AttributeMode, CallerIds, FileSystem, Inode, LinkTarget, NewContent,
     NewInode, RenameMode, SeekTarget, WritePosition,
 };
+pub use inotify::{Inotify, MOST_EVENTS as MOST_INOTIFY_EVENTS};
 pub use isola_linux_abi::Errno;
 pub use isola_linux_abi::numbers::AT_FDCWD;
 pub use memory_files::MemoryFiles;
@@ -106,6 +110,7 @@ pub use timerfd::{AlarmKey, AlarmService, Timer};
 pub use tmpfs::{TmpFs, TmpFsOptions};
 pub use volume::VolumeFs;
 pub use walk::{Caller, LastLink, View};
+pub use watch::{MOST_INSTANCES as MOST_INOTIFY_INSTANCES, MOST_WATCHES as MOST_INOTIFY_WATCHES};
 
 /// The most bytes of a name in a directory (`NAME_MAX`).
 pub const NAME_LEN: usize = 255;

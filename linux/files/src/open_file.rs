@@ -7,6 +7,7 @@ use crate::events::{Events, Pollee};
 use crate::inode::{Allocation, CallerIds, Inode, SeekTarget, WritePosition};
 use crate::metadata::{DirectoryEntry, InodeKind, Metadata};
 use crate::object::FileObject;
+use crate::watch;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -151,6 +152,23 @@ impl OpenFile {
         self.flags() & linux::O_NONBLOCK != 0
     }
 
+    /// Notifies the watches of the file of an event.
+    fn note(&self, events: u32) {
+        if watch::are_any()
+            && let Some(location) = &self.location
+        {
+            watch::note(&location.dentry, events);
+        }
+    }
+
+    /// Notifies the watches of the file of a read or write of so many bytes.
+    #[inline]
+    fn note_bytes(&self, events: u32, count: usize) {
+        if count > 0 {
+            self.note(events);
+        }
+    }
+
     fn check_readable(&self) -> Result<(), Errno> {
         if self.is_readable() { Ok(()) } else { Err(Errno::EBADF) }
     }
@@ -198,16 +216,18 @@ impl OpenFile {
     /// [`Errno::EBADF`] if it is not open for reading, [`Errno::EISDIR`], [`Errno::EAGAIN`], and those of the file.
     pub async fn read(&self, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         self.check_readable()?;
-        match &self.body {
-            Body::Object(object) if !object.has_offsets() => self.read_stream(&**object, buffer).await,
+        let count = match &self.body {
+            Body::Object(object) if !object.has_offsets() => self.read_stream(&**object, buffer).await?,
             _ => {
                 let position = self.position.hold().await;
                 let offset = position.get().offset;
                 let count = self.read_file(offset, buffer).await?;
                 position.get().offset = offset.saturating_add(count as u64);
-                Ok(count)
+                count
             }
-        }
+        };
+        self.note_bytes(linux::IN_ACCESS, count);
+        Ok(count)
     }
 
     async fn read_stream(&self, object: &dyn FileObject, buffer: &mut UserBuffer) -> Result<usize, Errno> {
@@ -243,7 +263,9 @@ impl OpenFile {
     pub async fn read_at(&self, offset: u64, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         self.check_readable()?;
         self.check_offsets()?;
-        self.read_file(offset, buffer).await
+        let count = self.read_file(offset, buffer).await?;
+        self.note_bytes(linux::IN_ACCESS, count);
+        Ok(count)
     }
 
     /// Reads up to `len` bytes from an offset, fewer only at the end. For the kernel's own reads, such as those of `exec`.
@@ -279,16 +301,18 @@ impl OpenFile {
     /// and those of the file.
     pub async fn write(&self, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         self.check_writable()?;
-        match &self.body {
-            Body::Object(object) if !object.has_offsets() => self.write_stream(&**object, buffer).await,
+        let count = match &self.body {
+            Body::Object(object) if !object.has_offsets() => self.write_stream(&**object, buffer).await?,
             _ => {
                 let position = self.position.hold().await;
                 let offset = position.get().offset;
                 let (count, end) = self.write_file(offset, buffer).await?;
                 position.get().offset = end;
-                Ok(count)
+                count
             }
-        }
+        };
+        self.note_bytes(linux::IN_MODIFY, count);
+        Ok(count)
     }
 
     async fn write_stream(&self, object: &dyn FileObject, buffer: &mut UserBuffer) -> Result<usize, Errno> {
@@ -313,6 +337,15 @@ impl OpenFile {
             0 => WritePosition::At(offset),
             _ => WritePosition::End,
         };
+        self.write_to(position, offset, buffer).await
+    }
+
+    async fn write_to(
+        &self,
+        position: WritePosition,
+        offset: u64,
+        buffer: &mut UserBuffer,
+    ) -> Result<(usize, u64), Errno> {
         // Also of the position that an append does not use, as on Linux.
         check_region(offset, buffer.len())?;
         match &self.body {
@@ -333,7 +366,47 @@ impl OpenFile {
     pub async fn write_at(&self, offset: u64, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         self.check_writable()?;
         self.check_offsets()?;
-        self.write_file(offset, buffer).await.map(|(count, _)| count)
+        let (count, _) = self.write_file(offset, buffer).await?;
+        self.note_bytes(linux::IN_MODIFY, count);
+        Ok(count)
+    }
+
+    /// Writes at the end, as with `O_APPEND` (`RWF_APPEND`). Without an offset, the position is behind the bytes then.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub async fn write_at_end(&self, offset: Option<u64>, buffer: &mut UserBuffer) -> Result<usize, Errno> {
+        self.check_writable()?;
+        if !self.has_offsets() {
+            return if offset.is_some() { Err(Errno::ESPIPE) } else { self.write(buffer).await };
+        }
+        let count = match offset {
+            Some(offset) => self.write_to(WritePosition::End, offset, buffer).await?.0,
+            None => {
+                let position = self.position.hold().await;
+                let offset = position.get().offset;
+                let (count, end) = self.write_to(WritePosition::End, offset, buffer).await?;
+                position.get().offset = end;
+                count
+            }
+        };
+        self.note_bytes(linux::IN_MODIFY, count);
+        Ok(count)
+    }
+
+    /// Returns whether reads and writes have offsets.
+    pub fn has_offsets(&self) -> bool {
+        self.check_offsets().is_ok()
+    }
+
+    /// Records that contents were read other than by a read.
+    pub(crate) fn was_read(&self) {
+        if let (Body::Inode, Some(inode)) = (&self.body, self.inode())
+            && self.flags() & linux::O_NOATIME == 0
+        {
+            inode.touch();
+        }
+        self.note(linux::IN_ACCESS);
     }
 
     fn check_offsets(&self) -> Result<(), Errno> {
@@ -393,7 +466,9 @@ impl OpenFile {
     /// [`Errno::ENOTDIR`], [`Errno::EINVAL`] if the buffer is too short for the next entry, [`Errno::ENOENT`] if the
     /// directory was removed.
     pub async fn read_entries(&self, buffer: &mut UserBuffer, caller: CallerIds) -> Result<usize, Errno> {
-        self.check_readable()?;
+        if self.is_path() {
+            return Err(Errno::EBADF);
+        }
         let location = self.location.as_ref().ok_or(Errno::ENOTDIR)?;
         if location.dentry.kind() != InodeKind::Directory {
             return Err(Errno::ENOTDIR);
@@ -447,6 +522,7 @@ impl OpenFile {
             total += buffer.write(&bytes);
         }
         position.get().offset = index;
+        self.note(linux::IN_ACCESS);
         Ok(total)
     }
 
@@ -459,7 +535,9 @@ impl OpenFile {
         if !matches!(self.body, Body::Inode) || self.kind() != InodeKind::File || !self.is_writable() {
             return Err(if self.is_path() { Errno::EBADF } else { Errno::EINVAL });
         }
-        self.file_inode()?.truncate(len).await
+        self.file_inode()?.truncate(len).await?;
+        self.note(linux::IN_MODIFY);
+        Ok(())
     }
 
     /// Reserves or frees storage (`fallocate`), with the call's mode.
@@ -494,7 +572,34 @@ impl OpenFile {
         if offset + len > MOST_OFFSET {
             return Err(Errno::EFBIG);
         }
-        self.file_inode()?.allocate(allocation, offset, len).await
+        self.file_inode()?.allocate(allocation, offset, len).await?;
+        self.note(linux::IN_MODIFY);
+        Ok(())
+    }
+
+    /// Returns the seals (`F_GET_SEALS`).
+    ///
+    /// # Errors
+    /// As [`Inode::seals`].
+    pub fn seals(&self) -> Result<u32, Errno> {
+        match &self.body {
+            Body::Inode => self.file_inode()?.seals(),
+            Body::Object(_) | Body::Path => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Adds seals (`F_ADD_SEALS`).
+    ///
+    /// # Errors
+    /// As [`Inode::add_seals`]; [`Errno::EPERM`] if the file is not open for writing.
+    pub fn add_seals(&self, seals: u32) -> Result<(), Errno> {
+        if !self.is_writable() {
+            return Err(Errno::EPERM);
+        }
+        match &self.body {
+            Body::Inode => self.file_inode()?.add_seals(seals),
+            Body::Object(_) | Body::Path => Err(Errno::EINVAL),
+        }
     }
 
     /// Makes the changes of the file permanent (`fsync`, `fdatasync`).
@@ -568,6 +673,9 @@ impl OpenFile {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         crate::locks::open_file_closed(self);
+        if !self.is_path() {
+            self.note(if self.is_writable() { linux::IN_CLOSE_WRITE } else { linux::IN_CLOSE_NOWRITE });
+        }
         self.watches.end();
     }
 }

@@ -173,6 +173,8 @@ impl State {
         let source = &object.source;
         let fetched =
             fetched.filter(|fetched| fetched.index == index && Arc::ptr_eq(&fetched.source, source));
+        // A page of memory that the object no longer has was truncated since.
+        let fetched = fetched.filter(|_| !source.is_memory());
         let Some(frame) = source.frame(index).or_else(|| fetched.map(|fetched| fetched.frame.clone())) else {
             return Ok(Step::Fetch(Arc::clone(source), index));
         };

@@ -234,7 +234,15 @@ impl State {
         }
         let populates = has(MAP_LOCKED) || (self.locks_future && self.populates_future);
         let protection = Protection::from_bits(request.protection);
-        let (is_shared, maximum) = check_type(request, kind, protection)?;
+        let (is_shared, mut maximum) = check_type(request, kind, protection)?;
+        if let Some(object) = request.object.as_ref().filter(|_| is_shared)
+            && !object.source.permits_shared_writes()
+        {
+            if protection.writable {
+                return Err(Errno::EPERM);
+            }
+            maximum.writable = false;
+        }
         let mapping = Mapping {
             start: address,
             end: address + len,

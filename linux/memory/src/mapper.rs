@@ -45,6 +45,11 @@ impl Mapper for ProcessMemory {
         };
         Box::pin(self.settle(flush))
     }
+
+    fn may_write(&self, identity: (u64, u64)) -> bool {
+        let writes = |mapping: &crate::Mapping| mapping.is_shared && mapping.maximum.writable;
+        self.state.lock().mappings.iter().any(|mapping| writes(mapping) && has(mapping, identity))
+    }
 }
 
 fn has(mapping: &crate::Mapping, identity: (u64, u64)) -> bool {

@@ -52,6 +52,11 @@ pub trait PageSource: Send + Sync {
     /// Records that a process maps the object: it is called when pages of the object go away. An object whose size never
     /// shrinks ignores it.
     fn attach(&self, _mapper: Weak<dyn Mapper>) {}
+
+    /// Returns whether shared mappings may permit writes: not if the object is sealed.
+    fn permits_shared_writes(&self) -> bool {
+        true
+    }
 }
 
 /// A process that maps an object.
@@ -68,4 +73,7 @@ pub trait Mapper: Send + Sync {
         count: u64,
         keep_copies: bool,
     ) -> BoxFuture<'_, ()>;
+
+    /// Returns whether a shared mapping of the object with this identity permits writes, now or after `mprotect`.
+    fn may_write(&self, identity: (u64, u64)) -> bool;
 }

@@ -19,6 +19,11 @@ pub(crate) fn zeros() -> &'static Frame {
     ZEROS.call_once(Frame::zeroed)
 }
 
+/// Returns a reference to a frame of zeros, for pages that do not exist. Nothing may write to it.
+pub fn zero_frame() -> Frame {
+    zeros().clone()
+}
+
 /// The numbers of pages in memory, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidentPages {
@@ -76,19 +81,22 @@ impl Pages {
 
     /// Creates an own frame of zeros.
     pub fn create(&mut self) -> Result<Frame, FaultError> {
-        self.own(Frame::zeroed)
+        self.own(Frame::try_zeroed)
     }
 
     /// Creates an own copy of a frame.
     pub fn copy(&mut self, frame: &Frame) -> Result<Frame, FaultError> {
-        if frame.is(zeros()) { self.create() } else { self.own(|| frame.duplicate()) }
+        if frame.is(zeros()) { self.create() } else { self.own(|| frame.try_duplicate()) }
     }
 
-    fn own(&mut self, create: impl FnOnce() -> Frame) -> Result<Frame, FaultError> {
+    fn own(&mut self, create: impl FnOnce() -> Option<Frame>) -> Result<Frame, FaultError> {
         if !self.charge.take(1) {
             return Err(FaultError::OutOfMemory);
         }
-        let frame = create();
+        let Some(frame) = create() else {
+            self.charge.give_back(1);
+            return Err(FaultError::OutOfMemory);
+        };
         frame.add_owner();
         Ok(frame)
     }

@@ -1,6 +1,6 @@
 //! Memory that processes share without a file: `MAP_SHARED | MAP_ANONYMOUS`, `memfd_create`, files of a memory file system.
 
-use crate::{BoxFuture, Errno, Mapper, MemoryCharge, PageSource, UserBuffer};
+use crate::{BoxFuture, Errno, Mapper, Mappers, MemoryCharge, PageSource, UserBuffer};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -25,7 +25,7 @@ pub struct SharedMemory {
     path: Vec<u8>,
     charge: Arc<dyn MemoryCharge>,
     contents: Mutex<Contents>,
-    mappers: Mutex<Vec<Weak<dyn Mapper>>>,
+    mappers: Mappers,
 }
 
 struct Contents {
@@ -41,7 +41,7 @@ impl SharedMemory {
             path: path.to_vec(),
             charge,
             contents: Mutex::new(Contents { frames: BTreeMap::new(), size: size.min(MAX_SIZE) }),
-            mappers: Mutex::new(Vec::new()),
+            mappers: Mappers::default(),
         })
     }
 
@@ -75,7 +75,7 @@ impl SharedMemory {
         };
         self.charge.give_back(removed.len() as u64);
         if !removed.is_empty() {
-            self.forget(first, u64::MAX, false).await;
+            self.mappers.forget(self.identity(), first, u64::MAX, false).await;
         }
         Ok(())
     }
@@ -100,7 +100,7 @@ impl SharedMemory {
         };
         self.charge.give_back(removed.len() as u64);
         if !removed.is_empty() {
-            self.forget(first, last - first, true).await;
+            self.mappers.forget(self.identity(), first, last - first, true).await;
         }
     }
 
@@ -159,18 +159,6 @@ impl SharedMemory {
         let frame = contents.frame_or_new(position / PAGE_SIZE, &*self.charge).ok_or(Errno::ENOSPC)?;
         contents.size = contents.size.max(position + len as u64);
         Ok(frame)
-    }
-
-    /// Unmaps removed pages from all processes.
-    async fn forget(&self, first: u64, count: u64, keep_copies: bool) {
-        let mappers = {
-            let mut mappers = self.mappers.lock();
-            mappers.retain(|mapper| mapper.strong_count() > 0);
-            mappers.clone()
-        };
-        for mapper in mappers.iter().filter_map(Weak::upgrade) {
-            mapper.forget_pages(self.identity(), first, count, keep_copies).await;
-        }
     }
 }
 
@@ -247,8 +235,6 @@ impl PageSource for SharedMemory {
     }
 
     fn attach(&self, mapper: Weak<dyn Mapper>) {
-        let mut mappers = self.mappers.lock();
-        mappers.retain(|other| other.strong_count() > 0 && !other.ptr_eq(&mapper));
-        mappers.push(mapper);
+        self.mappers.attach(mapper);
     }
 }

@@ -82,6 +82,11 @@ impl UserBuffer {
         self.left
     }
 
+    /// Ends the buffer at most `len` bytes behind the position.
+    pub fn limit(&mut self, len: usize) {
+        self.left = self.left.min(len);
+    }
+
     /// Returns whether no bytes are left.
     pub fn is_empty(&self) -> bool {
         self.left == 0
@@ -188,5 +193,9 @@ mod tests {
     fn a_buffer_of_bytes_has_them() {
         let bytes: Vec<u8> = (0..10_000_u32).map(|number| number as u8).collect();
         assert_eq!(UserBuffer::of_bytes(&bytes).read_all(), bytes);
+        let mut part = UserBuffer::of_bytes(&bytes);
+        part.advance(5000, |_| ());
+        part.limit(3);
+        assert_eq!((part.len(), part.read_all()), (3, bytes[5000..5003].to_vec()));
     }
 }

@@ -91,6 +91,7 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
     thread.user = user;
     thread.files = replace_shared_files(thread);
     thread.files.exec();
+    thread.process.aio.clear();
     thread.process.show(&thread.files, &thread.view);
     let tid = thread.state.tid();
     if tid != thread.process.pid {

@@ -1,5 +1,6 @@
 //! A process: the state that its threads share.
 
+use crate::asynchronous::AioContexts;
 use crate::credentials::Ids;
 use crate::exit_status::ExitStatus;
 use crate::family::ProcessorTime;
@@ -45,6 +46,8 @@ pub struct Process {
     pub files: Mutex<Option<Weak<DescriptorTable>>>,
     /// The root and working directory of its first thread, for `/proc`.
     pub view: Mutex<Option<Weak<View>>>,
+    /// Its contexts of Linux AIO.
+    pub aio: AioContexts,
     /// When it was created, in nanoseconds of the monotonic clock.
     pub start_ns: u64,
     /// Tasks that wait for a change of a child, of the process's own state, or of its threads.
@@ -118,6 +121,7 @@ impl Process {
             user: Mutex::default(),
             files: Mutex::default(),
             view: Mutex::default(),
+            aio: AioContexts::default(),
             start_ns,
             changes: WaitQueue::default(),
             state: Mutex::new(state),

@@ -186,6 +186,7 @@ impl System {
     /// Records that all threads of a process have ended.
     pub fn process_ended(&self, process: &Arc<Process>, status: ExitStatus, time: ProcessorTime) {
         process.program.lock().memory = None;
+        process.aio.clear();
         process.timers.end(self, process);
         self.ipc.semaphores.end_process(process.pid, self.environment.unix_ns() / 1_000_000_000);
         let (orphans, notices) = {

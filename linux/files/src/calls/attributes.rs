@@ -8,6 +8,7 @@ use crate::dentry::Location;
 use crate::inode::AttributeChange;
 use crate::metadata::{FileSystemStatistics, InodeKind, Metadata};
 use crate::walk::{Caller, LastLink};
+use crate::watch;
 use alloc::vec::Vec;
 use isola_linux_abi::numbers as linux;
 
@@ -63,6 +64,10 @@ impl Caller<'_> {
     /// # Errors
     /// Those of stat(2).
     pub async fn stat_at(&self, directory: i32, path: &[u8], at_flags: u32) -> Result<Metadata, Errno> {
+        Ok(self.stat_target(directory, path, at_flags).await?.metadata())
+    }
+
+    async fn stat_target(&self, directory: i32, path: &[u8], at_flags: u32) -> Result<Target, Errno> {
         const KNOWN: u32 = linux::AT_EMPTY_PATH
             | linux::AT_SYMLINK_NOFOLLOW
             | linux::AT_NO_AUTOMOUNT
@@ -71,7 +76,25 @@ impl Caller<'_> {
         if at_flags & !KNOWN != 0 {
             return Err(Errno::EINVAL);
         }
-        Ok(self.target(directory, path, at_flags).await?.metadata())
+        self.target(directory, path, at_flags).await
+    }
+
+    /// As [`Self::stat_at`], with the number of the mount; 0 for a file that is in none.
+    ///
+    /// # Errors
+    /// Those of statx(2).
+    pub async fn stat_with_mount_at(
+        &self,
+        directory: i32,
+        path: &[u8],
+        at_flags: u32,
+    ) -> Result<(Metadata, u64), Errno> {
+        let target = self.stat_target(directory, path, at_flags).await?;
+        let mount = match &target {
+            Target::Location(location) => location.mount.id,
+            Target::Object(_) => 0,
+        };
+        Ok((target.metadata(), mount))
     }
 
     /// Checks access to a file with the credentials (`faccessat2`). The caller passes those of the real user, unless
@@ -144,7 +167,7 @@ impl Caller<'_> {
             permissions &= !linux::S_ISGID;
         }
         let change = AttributeChange { permissions: Some(permissions), ..Default::default() };
-        location.inode().set_attributes(&change).await
+        self.change_attributes(&location, &change).await
     }
 
     /// Sets owner and group of a file (`fchownat`; `fchown` with an empty path and `AT_EMPTY_PATH`).
@@ -179,7 +202,7 @@ impl Caller<'_> {
             let cleared = owner.permissions & !(linux::S_ISUID | set_group);
             change.permissions = (cleared != owner.permissions).then_some(cleared);
         }
-        location.inode().set_attributes(&change).await
+        self.change_attributes(&location, &change).await
     }
 
     /// Sets the times of a file (`utimensat`; `futimens` with an empty path and `AT_EMPTY_PATH`).
@@ -215,7 +238,21 @@ impl Caller<'_> {
             modified: modified.time(now),
             ..Default::default()
         };
-        location.inode().set_attributes(&change).await
+        self.change_attributes(&location, &change).await
+    }
+
+    async fn change_attributes(&self, location: &Location, change: &AttributeChange) -> Result<(), Errno> {
+        location.inode().set_attributes(change).await?;
+        let is_owner = change.permissions.is_some() || change.user.is_some() || change.group.is_some();
+        let events = match (change.accessed, change.modified) {
+            (Some(_), Some(_)) => linux::IN_ATTRIB,
+            (Some(_), None) => linux::IN_ACCESS,
+            (None, Some(_)) => linux::IN_MODIFY,
+            (None, None) if is_owner => linux::IN_ATTRIB,
+            (None, None) => return Ok(()),
+        };
+        watch::note(&location.dentry, events);
+        Ok(())
     }
 
     /// Sets the length of a file (`truncate`).
@@ -231,7 +268,9 @@ impl Caller<'_> {
             _ => return Err(Errno::EINVAL),
         }
         self.check(&location, Access::WRITE)?;
-        location.inode().truncate(len).await
+        location.inode().truncate(len).await?;
+        watch::note(&location.dentry, linux::IN_MODIFY);
+        Ok(())
     }
 
     /// Returns the statistics of the file system of a path, or of a descriptor's file if the path is empty (`statfs`,

@@ -6,6 +6,7 @@ use crate::dentry::Location;
 use crate::inode::AttributeMode;
 use crate::metadata::InodeKind;
 use crate::walk::Caller;
+use crate::watch;
 use alloc::vec::Vec;
 use isola_linux_abi::numbers as linux;
 
@@ -80,7 +81,9 @@ impl Caller<'_> {
         }
         let location = self.attribute_target(directory, path, at_flags).await?;
         self.check_attribute(&location, name, Access::WRITE)?;
-        location.inode().set_attribute(name, value, mode).await
+        location.inode().set_attribute(name, value, mode).await?;
+        watch::note(&location.dentry, linux::IN_ATTRIB);
+        Ok(())
     }
 
     /// Returns the names of the extended attributes, each followed by a NUL (`listxattr` and its relatives).
@@ -109,6 +112,8 @@ impl Caller<'_> {
     ) -> Result<(), Errno> {
         let location = self.attribute_target(directory, path, at_flags).await?;
         self.check_attribute(&location, name, Access::WRITE)?;
-        location.inode().remove_attribute(name).await
+        location.inode().remove_attribute(name).await?;
+        watch::note(&location.dentry, linux::IN_ATTRIB);
+        Ok(())
     }
 }

@@ -40,7 +40,7 @@ impl Target {
 }
 
 /// Returns whether a look-up follows the last link, by the flags of a call.
-fn last_link(at_flags: u32) -> LastLink {
+pub(crate) fn last_link(at_flags: u32) -> LastLink {
     if at_flags & linux::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow }
 }
 

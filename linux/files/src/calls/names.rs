@@ -6,6 +6,7 @@ use crate::dentry::{Dentry, Location};
 use crate::inode::{NewContent, RenameMode};
 use crate::metadata::{DeviceNumber, InodeKind};
 use crate::walk::{Caller, LastName, Parent, is_same_inode};
+use crate::watch;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use isola_linux_abi::numbers as linux;
@@ -75,6 +76,7 @@ impl Caller<'_> {
         let inode = directory.inode().create(&name, &new).await?;
         let caches = directory.mount.mounted.caches_names;
         let dentry = directory.dentry.created(&name, inode, caches);
+        watch::note_name(&directory.dentry, &name, dentry.kind(), linux::IN_CREATE);
         Ok(Location { mount: directory.mount, dentry })
     }
 
@@ -122,6 +124,8 @@ impl Caller<'_> {
         directory.inode().link(&name, existing.inode()).await?;
         let caches = directory.mount.mounted.caches_names;
         directory.dentry.created(&name, existing.inode().clone(), caches);
+        watch::note_inode(existing.inode(), linux::IN_ATTRIB);
+        watch::note_name(&directory.dentry, &name, existing.dentry.kind(), linux::IN_CREATE);
         Ok(())
     }
 
@@ -207,6 +211,16 @@ impl Caller<'_> {
         from.directory.inode().rename(from_name, to_inode, to_name, mode).await?;
         let exchanged = if mode == RenameMode::Exchange { target.as_ref() } else { None };
         Dentry::renamed(&source, (&to.directory.dentry, to_name), exchanged, mounted.caches_names);
+        let (from, to) = ((&*from.directory.dentry, &**from_name), (&*to.directory.dentry, &**to_name));
+        watch::note_move(from, to, &source);
+        if let (RenameMode::Replace, Some(replaced)) = (mode, &target) {
+            watch::note_inode(replaced.inode(), linux::IN_ATTRIB);
+        }
+        watch::note_inode(source.inode(), linux::IN_MOVE_SELF);
+        if let Some(exchanged) = exchanged {
+            watch::note_move(to, from, exchanged);
+            watch::note_inode(exchanged.inode(), linux::IN_MOVE_SELF);
+        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use crate::inode::{NewContent, NewInode};
 use crate::metadata::InodeKind;
 use crate::open_file::OpenFile;
 use crate::walk::{Caller, Found, LastLink, LastName, Parent};
+use crate::watch;
 use alloc::sync::Arc;
 use isola_linux_abi::numbers as linux;
 
@@ -118,6 +119,7 @@ impl Caller<'_> {
         let inode = directory.inode().create(&name, &new).await?;
         let caches = directory.mount.mounted.caches_names;
         let dentry = directory.dentry.created(&name, inode, caches);
+        watch::note_name(&directory.dentry, &name, InodeKind::File, linux::IN_CREATE);
         // The new file is opened for all accesses, whatever its permissions are.
         self.finish(Location { mount: directory.mount, dentry }, flags & !linux::O_TRUNC).await
     }
@@ -142,6 +144,7 @@ impl Caller<'_> {
         let inode = location.inode().create_unnamed(&new).await?;
         let dentry = location.dentry.unnamed_child(inode, None);
         let location = Location { mount: location.mount, dentry };
+        watch::note(&location.dentry, linux::IN_OPEN);
         Ok(OpenFile::of_location(location, None, flags & !NOT_KEPT & !linux::O_TMPFILE))
     }
 
@@ -182,8 +185,10 @@ impl Caller<'_> {
     /// Opens a file after all checks.
     async fn finish(&self, location: Location, flags: u32) -> Result<Arc<OpenFile>, Errno> {
         let object = location.inode().open(flags, self.ids).await?;
+        watch::note(&location.dentry, linux::IN_OPEN);
         if flags & linux::O_TRUNC != 0 && location.dentry.kind() == InodeKind::File && object.is_none() {
             location.inode().truncate(0).await?;
+            watch::note(&location.dentry, linux::IN_MODIFY);
         }
         Ok(OpenFile::of_location(location, object, flags & !NOT_KEPT))
     }

@@ -3,6 +3,7 @@
 use crate::Errno;
 use crate::metadata::InodeKind;
 use crate::walk::{Caller, LastName};
+use crate::watch;
 use isola_linux_abi::numbers as linux;
 
 impl Caller<'_> {
@@ -37,6 +38,11 @@ impl Caller<'_> {
         }
         directory.inode().unlink(name).await?;
         directory.dentry.removed(name);
+        watch::note_inode(entry.inode(), linux::IN_ATTRIB);
+        let kind = entry.kind();
+        // An inode without other uses ends before its directory's event.
+        drop(entry);
+        watch::note_name(&directory.dentry, name, kind, linux::IN_DELETE);
         Ok(())
     }
 
@@ -61,6 +67,8 @@ impl Caller<'_> {
         }
         directory.inode().remove_directory(name).await?;
         directory.dentry.removed(name);
+        drop(entry);
+        watch::note_name(&directory.dentry, name, InodeKind::Directory, linux::IN_DELETE);
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use isola_linux_abi::numbers as linux;
 use isola_linux_memory::{PageSource, UserBuffer};
 use isola_memory::frame::FRAME_SIZE;
 use spin::Mutex;
@@ -97,7 +98,7 @@ impl TmpInode {
         })
     }
 
-    fn pages(&self) -> Result<&FilePages, Errno> {
+    pub(super) fn pages(&self) -> Result<&FilePages, Errno> {
         match &self.content {
             Content::File(pages) => Ok(pages),
             Content::Directory(_) => Err(Errno::EISDIR),
@@ -192,8 +193,13 @@ impl Inode for TmpInode {
     }
 
     fn set_attributes(&self, change: &AttributeChange) -> Outcome<'_, ()> {
+        let is_sealed = self.pages().is_ok_and(|pages| pages.seals() & linux::F_SEAL_EXEC != 0);
         let mut attributes = self.attributes.lock();
         let Ownership { user, group, permissions } = attributes.owner;
+        let changes_execution = change.permissions.is_some_and(|new| (new ^ permissions) & 0o111 != 0);
+        if is_sealed && changes_execution {
+            return Outcome::error(Errno::EPERM);
+        }
         attributes.owner = Ownership {
             user: change.user.unwrap_or(user),
             group: change.group.unwrap_or(group),
@@ -290,23 +296,21 @@ impl Inode for TmpInode {
     }
 
     fn truncate(&self, len: u64) -> Outcome<'_, ()> {
-        match self.pages().map(|pages| pages.truncate(len)) {
-            Ok(lost) => {
-                self.modified_now();
-                self.forget(lost)
-            }
-            Err(error) => Outcome::error(error),
-        }
+        self.truncate_file(len)
     }
 
     fn allocate(&self, allocation: Allocation, offset: u64, len: u64) -> Outcome<'_, ()> {
-        match self.pages().and_then(|pages| pages.allocate(allocation, offset, len)) {
-            Ok(lost) => {
-                self.modified_now();
-                self.forget(lost)
-            }
-            Err(error) => Outcome::error(error),
-        }
+        self.allocate_region(allocation, offset, len)
+    }
+
+    fn seals(&self) -> Result<u32, Errno> {
+        self.pages().map(FilePages::seals).map_err(|_| Errno::EINVAL)
+    }
+
+    fn add_seals(&self, seals: u32) -> Result<(), Errno> {
+        let pages = self.pages().map_err(|_| Errno::EINVAL)?;
+        let is_executable = self.ownership().permissions & 0o111 != 0;
+        pages.add_seals(seals, PageSource::identity(self), is_executable)
     }
 
     fn seek(&self, target: SeekTarget, offset: u64) -> Outcome<'_, u64> {

@@ -87,6 +87,13 @@ impl Shared {
     }
 }
 
+/// Sets the seals of a new file in memory, to which others can be added unless `F_SEAL_SEAL` is one of them.
+pub(crate) fn set_seals(inode: &dyn Inode, seals: u32) {
+    if let Some(pages) = inode.downcast::<TmpInode>().and_then(|inode| inode.pages().ok()) {
+        pages.set_seals(seals);
+    }
+}
+
 impl TmpFs {
     /// Creates an empty file system, whose root belongs to root.
     pub fn new(options: TmpFsOptions) -> Arc<Self> {

@@ -10,7 +10,8 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use isola_linux_memory::{BoxFuture, Mapper, PageSource, UserBuffer};
+use isola_linux_abi::numbers as linux;
+use isola_linux_memory::{BoxFuture, Mapper, Mappers, PageSource, UserBuffer};
 use isola_memory::frame::{FRAME_SIZE, Frame};
 use spin::Mutex;
 
@@ -22,22 +23,40 @@ pub(super) struct FilePages {
     state: Mutex<FileState>,
     /// Held by writes at the end.
     appending: Mutex<()>,
-    /// The processes that map the file, or did.
-    mappers: Mutex<Vec<Weak<dyn Mapper>>>,
-}
-
-/// Pages that a file has lost, and that processes may have mapped.
-pub(super) struct LostPages {
-    first: u64,
-    count: u64,
-    /// Whether private copies of the pages stay.
-    keeps_copies: bool,
+    /// The processes that map it.
+    mappers: Mappers,
 }
 
 #[derive(Default)]
 struct FileState {
     len: u64,
     pages: BTreeMap<u64, Frame>,
+    /// Changes that no call can make any more.
+    seals: u32,
+}
+
+/// The seals against writes.
+const WRITE_SEALS: u32 = linux::F_SEAL_WRITE | linux::F_SEAL_FUTURE_WRITE;
+/// All seals.
+const SEALS: u32 =
+    WRITE_SEALS | linux::F_SEAL_SEAL | linux::F_SEAL_SHRINK | linux::F_SEAL_GROW | linux::F_SEAL_EXEC;
+
+impl FileState {
+    fn check_seal(&self, seal: u32) -> Result<(), Errno> {
+        if self.seals & seal != 0 { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
+    /// Checks that bytes up to `end` may be in the file.
+    fn check_end(&self, end: u64) -> Result<(), Errno> {
+        if end > self.len { self.check_seal(linux::F_SEAL_GROW) } else { Ok(()) }
+    }
+}
+
+/// Whether private copies of removed pages stay mapped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Copies {
+    Keep,
+    Drop,
 }
 
 /// Returns the number of bytes from `offset` on that are in its page, at most `len`.
@@ -47,7 +66,9 @@ fn in_page(offset: u64, len: u64) -> usize {
 
 impl FilePages {
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, state: Mutex::default(), appending: Mutex::new(()), mappers: Mutex::default() }
+        // No seal can be added, unless the creator permits it.
+        let state = FileState { seals: linux::F_SEAL_SEAL, ..FileState::default() };
+        Self { shared, state: Mutex::new(state), appending: Mutex::new(()), mappers: Mappers::default() }
     }
 
     pub fn len_and_pages(&self) -> (u64, u64) {
@@ -106,7 +127,11 @@ impl FilePages {
             if now == 0 {
                 break Some(Errno::EFBIG);
             }
-            let frame = match self.page_to_write(at / PAGE) {
+            let sealed = {
+                let state = self.state.lock();
+                state.check_seal(WRITE_SEALS).and_then(|()| state.check_end(at + now as u64))
+            };
+            let frame = match sealed.and_then(|()| self.page_to_write(at / PAGE)) {
                 Ok(frame) => frame,
                 Err(error) => break Some(error),
             };
@@ -131,7 +156,10 @@ impl FilePages {
             return Ok(frame.clone());
         }
         self.shared.take_page()?;
-        let new = Frame::zeroed();
+        let Some(new) = Frame::try_zeroed() else {
+            self.shared.free_pages(1);
+            return Err(Errno::ENOMEM);
+        };
         let mut state = self.state.lock();
         let is_new = !state.pages.contains_key(&index);
         let frame = state.pages.entry(index).or_insert(new).clone();
@@ -143,12 +171,17 @@ impl FilePages {
         Ok(frame)
     }
 
-    pub fn truncate(&self, len: u64) -> Option<LostPages> {
+    /// Sets the length. Returns the first page that does not exist any more, if the file is shorter now.
+    pub fn truncate(&self, len: u64) -> Result<Option<u64>, Errno> {
         let mut state = self.state.lock();
         let is_shorter = len < state.len;
+        state.check_end(len)?;
+        if is_shorter {
+            state.check_seal(linux::F_SEAL_SHRINK)?;
+        }
         state.len = len;
         if !is_shorter {
-            return None;
+            return Ok(None);
         }
         let removed = state.pages.split_off(&len.div_ceil(PAGE));
         let last = state.pages.get(&(len / PAGE)).cloned();
@@ -158,21 +191,62 @@ impl FilePages {
             last.clear(rest, FRAME_SIZE - rest);
         }
         self.shared.free_pages(removed.len() as u64);
-        Some(LostPages { first: len.div_ceil(PAGE), count: u64::MAX, keeps_copies: false })
+        Ok(Some(len.div_ceil(PAGE)))
     }
 
-    pub fn allocate(
-        &self,
-        allocation: Allocation,
-        offset: u64,
-        len: u64,
-    ) -> Result<Option<LostPages>, Errno> {
+    /// Returns the seals.
+    pub fn seals(&self) -> u32 {
+        self.state.lock().seals
+    }
+
+    /// Sets the seals of a new file.
+    pub fn set_seals(&self, seals: u32) {
+        self.state.lock().seals = seals;
+    }
+
+    /// Adds seals. `identity` is that of the file in mappings; `is_executable` says whether it has a permission to execute.
+    pub fn add_seals(&self, new: u32, identity: (u64, u64), is_executable: bool) -> Result<(), Errno> {
+        if new & !SEALS != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let new = match new & linux::F_SEAL_EXEC {
+            0 => new,
+            _ if !is_executable => new,
+            _ => new | WRITE_SEALS | linux::F_SEAL_SHRINK | linux::F_SEAL_GROW,
+        };
+        let before = {
+            let mut state = self.state.lock();
+            state.check_seal(linux::F_SEAL_SEAL)?;
+            let before = state.seals;
+            // First, so that a mapping that is made meanwhile is either refused or found below.
+            state.seals |= new;
+            before
+        };
+        if new & !before & linux::F_SEAL_WRITE != 0 {
+            let is_used = self.state.lock().pages.values().any(Frame::is_pinned);
+            if is_used || self.mappers.may_write(identity) {
+                self.state.lock().seals = before;
+                return Err(Errno::EBUSY);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn allocate(&self, allocation: Allocation, offset: u64, len: u64) -> Result<(), Errno> {
         let end = offset + len;
-        let mut lost = None;
+        {
+            let state = self.state.lock();
+            match allocation {
+                Allocation::PunchHole => state.check_seal(WRITE_SEALS)?,
+                Allocation::Reserve | Allocation::ReserveKeepLen => state.check_end(end)?,
+                Allocation::Zero | Allocation::ZeroKeepLen => {
+                    state.check_seal(WRITE_SEALS)?;
+                    state.check_end(end)?;
+                }
+            }
+        }
         if matches!(allocation, Allocation::PunchHole | Allocation::Zero | Allocation::ZeroKeepLen) {
             self.clear(offset, end);
-            let first = offset.div_ceil(PAGE);
-            lost = Some(LostPages { first, count: (end / PAGE).saturating_sub(first), keeps_copies: true });
         }
         if allocation != Allocation::PunchHole {
             for index in offset / PAGE..end.div_ceil(PAGE) {
@@ -183,7 +257,7 @@ impl FilePages {
             let mut state = self.state.lock();
             state.len = state.len.max(end);
         }
-        Ok(lost)
+        Ok(())
     }
 
     /// Frees the pages of a region, and clears the parts at its borders.
@@ -244,26 +318,56 @@ impl Drop for FilePages {
 }
 
 impl TmpInode {
+    /// Sets the length, and unmaps the pages behind it.
+    pub fn truncate_file(&self, len: u64) -> Outcome<'_, ()> {
+        let pages = match self.pages() {
+            Ok(pages) => pages,
+            Err(error) => return Outcome::error(error),
+        };
+        match pages.truncate(len) {
+            Err(error) => Outcome::error(error),
+            Ok(removed) => {
+                self.modified_now();
+                match removed {
+                    Some(first) => self.unmapped(first, u64::MAX, Copies::Drop),
+                    None => Outcome::ok(()),
+                }
+            }
+        }
+    }
+
+    /// Changes the storage of a region, and unmaps the pages that it frees.
+    pub fn allocate_region(&self, allocation: Allocation, offset: u64, len: u64) -> Outcome<'_, ()> {
+        let allocated = self.pages().and_then(|pages| pages.allocate(allocation, offset, len));
+        if let Err(error) = allocated {
+            return Outcome::error(error);
+        }
+        self.modified_now();
+        let (first, behind) = (offset.div_ceil(PAGE), (offset + len) / PAGE);
+        let frees = matches!(allocation, Allocation::PunchHole | Allocation::Zero | Allocation::ZeroKeepLen);
+        if !frees || first >= behind {
+            return Outcome::ok(());
+        }
+        self.unmapped(first, behind - first, Copies::Keep)
+    }
+
+    /// Unmaps pages that the file no longer has from all processes.
+    fn unmapped(&self, first: u64, count: u64, copies: Copies) -> Outcome<'_, ()> {
+        let pages = self.file();
+        if pages.mappers.is_empty() {
+            return Outcome::ok(());
+        }
+        Outcome::of(async move {
+            pages.mappers.forget(self.identity(), first, count, copies == Copies::Keep).await;
+            Ok(())
+        })
+    }
+
     fn file(&self) -> &FilePages {
         match &self.content {
             Content::File(pages) => pages,
             _ => unreachable!("only files have pages"),
         }
-    }
-
-    /// Unmaps pages that the file has lost from all processes.
-    pub(super) fn forget(&self, lost: Option<LostPages>) -> Outcome<'_, ()> {
-        let Some(LostPages { first, count, keeps_copies }) = lost else { return Outcome::ok(()) };
-        let mappers: Vec<_> = self.file().mappers.lock().iter().filter_map(Weak::upgrade).collect();
-        if mappers.is_empty() || count == 0 {
-            return Outcome::ok(());
-        }
-        Outcome::of(async move {
-            for mapper in mappers {
-                mapper.forget_pages(self.identity(), first, count, keeps_copies).await;
-            }
-            Ok(())
-        })
     }
 }
 
@@ -276,8 +380,9 @@ impl PageSource for TmpInode {
         let pages = self.file();
         let is_within = index < pages.state.lock().len.div_ceil(PAGE);
         let frame = if is_within { pages.page_to_write(index) } else { Err(Errno::EFAULT) };
-        // A program without space for its page gets SIGBUS.
-        Box::pin(core::future::ready(frame.map_err(|_| Errno::EFAULT)))
+        // A program without space for its page in the file system gets SIGBUS.
+        let frame = frame.map_err(|error| if error == Errno::ENOMEM { error } else { Errno::EFAULT });
+        Box::pin(core::future::ready(frame))
     }
 
     fn mark_dirty(&self, _index: u64) {
@@ -296,9 +401,23 @@ impl PageSource for TmpInode {
         (self.shared.device.encoded(), self.number)
     }
 
+    fn is_memory(&self) -> bool {
+        true
+    }
+
+    fn punch(&self, first: u64, count: u64) -> BoxFuture<'_, Result<(), Errno>> {
+        let (offset, len) = (first.saturating_mul(PAGE), count.saturating_mul(PAGE));
+        if offset.checked_add(len).is_none() {
+            return Box::pin(core::future::ready(Err(Errno::EINVAL)));
+        }
+        Box::pin(self.allocate_region(Allocation::PunchHole, offset, len))
+    }
+
     fn attach(&self, mapper: Weak<dyn Mapper>) {
-        let mut mappers = self.file().mappers.lock();
-        mappers.retain(|other| other.strong_count() > 0 && !other.ptr_eq(&mapper));
-        mappers.push(mapper);
+        self.file().mappers.attach(mapper);
+    }
+
+    fn permits_shared_writes(&self) -> bool {
+        self.file().seals() & WRITE_SEALS == 0
     }
 }

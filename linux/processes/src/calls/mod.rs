@@ -4,6 +4,7 @@
 //! generates the dispatch and `docs/linux.md`. A function returns the value of RAX, or an error. One that can wait is
 //! `async`.
 
+mod asynchronous;
 mod files;
 mod futex;
 mod identity;
@@ -12,6 +13,7 @@ mod ipc;
 mod memory;
 mod process_files;
 mod processes;
+mod rings;
 mod scheduling;
 mod signals;
 mod time;
@@ -19,8 +21,11 @@ mod timers;
 mod words;
 
 pub(crate) use files::install;
+pub(crate) use files::pipe_wait as splice_wait;
 pub use information::{RELEASE, VERSION};
+pub(crate) use time::SECOND;
 pub use time::process_time;
+pub(crate) use words::{half_at, word_at};
 
 use crate::Errno;
 use crate::thread::Thread;
@@ -127,7 +132,6 @@ calls! {
     __NR_alarm(seconds) => timers::alarm;
     __NR_setitimer(which, new, old) => timers::setitimer [wait];
     __NR_getpid() => identity::getpid;
-    #[doc = "The bytes are copied."]
     __NR_sendfile(to, from, offset, len) => files::sendfile [wait];
     #[doc = "CLONE_SIGHAND only with CLONE_THREAD; no namespaces; no CLONE_PTRACE."]
     __NR_clone(flags, stack, parent_tid, child_tid, tls) => processes::clone [wait];
@@ -149,7 +153,7 @@ calls! {
     #[doc = "No MSG_COPY."]
     __NR_msgrcv(id, message, len, kind, flags) => ipc::msgrcv [wait];
     __NR_msgctl(id, command, buffer) => ipc::msgctl [wait];
-    #[doc = "No leases, no seals, no signals for input (F_SETOWN has no effect)."]
+    #[doc = "No leases, no signals for input (F_SETOWN has no effect)."]
     __NR_fcntl(descriptor, command, argument) => files::fcntl [wait];
     __NR_flock(descriptor, operation) => files::flock [wait];
     __NR_fsync(descriptor) => files::fsync [wait];
@@ -234,8 +238,8 @@ calls! {
     __NR_sync() => files::sync [wait];
     __NR_sethostname(name, len) => information::sethostname [wait];
     __NR_gettid() => identity::gettid;
-    #[doc = "Checked, without effect."]
-    __NR_readahead(descriptor, offset, len) => files::readahead;
+    #[doc = "Up to 256 pages."]
+    __NR_readahead(descriptor, offset, len) => files::readahead [wait];
     __NR_setxattr(path, name, value, len, flags) => files::setxattr [wait];
     __NR_lsetxattr(path, name, value, len, flags) => files::lsetxattr [wait];
     __NR_fsetxattr(descriptor, name, value, len, flags) => files::fsetxattr [wait];
@@ -255,19 +259,24 @@ calls! {
     #[doc = "Checked, without effect."]
     __NR_sched_setaffinity(tid, len, mask) => scheduling::sched_setaffinity [wait];
     __NR_sched_getaffinity(tid, len, mask) => scheduling::sched_getaffinity [wait];
+    __NR_io_setup(most, context) => asynchronous::io_setup [wait];
+    __NR_io_destroy(context) => asynchronous::io_destroy [wait];
+    __NR_io_getevents(context, least, most, events, timeout) => asynchronous::io_getevents [wait];
+    __NR_io_submit(context, count, list) => asynchronous::io_submit [wait];
+    __NR_io_cancel(context, iocb, result) => asynchronous::io_cancel [wait];
     __NR_epoll_create(size) => files::epoll_create;
     __NR_getdents64(descriptor, buffer, len) => files::getdents64 [wait];
     __NR_set_tid_address(address) => identity::set_tid_address;
     __NR_restart_syscall() => time::restart_syscall [wait];
     __NR_semtimedop(id, operations, count, timeout) => ipc::semtimedop [wait];
-    #[doc = "Checked, without effect."]
-    __NR_fadvise64(descriptor, offset, len, advice) => files::fadvise64;
     #[doc = "No processor time of other processes."]
     __NR_timer_create(clock, event, id) => timers::timer_create [wait];
     __NR_timer_settime(id, flags, new, old) => timers::timer_settime [wait];
     __NR_timer_gettime(id, setting) => timers::timer_gettime [wait];
     __NR_timer_getoverrun(id) => timers::timer_getoverrun;
     __NR_timer_delete(id) => timers::timer_delete;
+    #[doc = "POSIX_FADV_WILLNEED reads up to 256 pages; others are checked, without effect."]
+    __NR_fadvise64(descriptor, offset, len, advice) => files::fadvise64 [wait];
     __NR_clock_gettime(clock, time) => time::clock_gettime [wait];
     __NR_clock_getres(clock, resolution) => time::clock_getres [wait];
     __NR_clock_nanosleep(clock, flags, request, remaining) => time::clock_nanosleep [wait];
@@ -276,6 +285,9 @@ calls! {
     __NR_epoll_ctl(epoll, operation, descriptor, event) => files::epoll_ctl [wait];
     __NR_tgkill(group, tid, number) => signals::tgkill;
     __NR_waitid(kind, id, info, options, resources) => processes::waitid [wait];
+    __NR_inotify_init() => files::inotify_init;
+    __NR_inotify_add_watch(instance, path, mask) => files::inotify_add_watch [wait];
+    __NR_inotify_rm_watch(instance, watch) => files::inotify_rm_watch;
     __NR_openat(directory, path, flags, mode) => files::openat [wait];
     __NR_mkdirat(directory, path, mode) => files::mkdirat [wait];
     __NR_mknodat(directory, path, mode, device) => files::mknodat [wait];
@@ -292,6 +304,9 @@ calls! {
     __NR_ppoll(list, count, timeout, mask, len) => files::ppoll [wait];
     __NR_set_robust_list(head, len) => identity::set_robust_list;
     __NR_get_robust_list(pid, head, len) => identity::get_robust_list [wait];
+    __NR_splice(from, from_offset, to, to_offset, len, flags) => files::splice [wait];
+    __NR_tee(from, to, len, flags) => files::tee [wait];
+    __NR_vmsplice(descriptor, vector, count, flags) => files::vmsplice [wait];
     __NR_utimensat(directory, path, times, flags) => files::utimensat [wait];
     __NR_epoll_pwait(epoll, events, most, timeout_ms, mask) => files::epoll_pwait [wait];
     __NR_signalfd(descriptor, set, len) => signals::signalfd [wait];
@@ -306,20 +321,24 @@ calls! {
     __NR_epoll_create1(flags) => files::epoll_create1;
     __NR_dup3(from, to, flags) => files::dup3;
     __NR_pipe2(descriptors, flags) => files::pipe2 [wait];
+    __NR_inotify_init1(flags) => files::inotify_init1;
     __NR_preadv(descriptor, vector, count, offset) => files::preadv [wait];
     __NR_pwritev(descriptor, vector, count, offset) => files::pwritev [wait];
     __NR_rt_tgsigqueueinfo(group, tid, number, info) => signals::rt_tgsigqueueinfo [wait];
     __NR_prlimit64(pid, resource, new, old) => identity::prlimit64 [wait];
+    #[doc = "Always EOPNOTSUPP."]
+    __NR_name_to_handle_at(directory, path, handle, mount, flags) => files::name_to_handle_at;
+    #[doc = "Always EOPNOTSUPP."]
+    __NR_open_by_handle_at(mount, handle, flags) => files::open_by_handle_at;
     __NR_getcpu(core, node) => scheduling::getcpu [wait];
     __NR_renameat2(directory, path, new_directory, new_path, flags) => files::renameat2 [wait];
     __NR_getrandom(buffer, len, flags) => information::getrandom [wait];
-    #[doc = "No seals, no huge pages."]
+    #[doc = "No huge pages."]
     __NR_memfd_create(name, flags) => memory::memfd_create [wait];
     __NR_execveat(directory, path, arguments, environment, flags) => processes::execveat [wait];
     #[doc = "No SYNC_CORE, no RSEQ."]
     __NR_membarrier(command, flags, core) => process_files::membarrier [wait];
     __NR_mlock2(address, len, flags) => memory::mlock2 [wait];
-    #[doc = "The bytes are copied."]
     __NR_copy_file_range(from, from_offset, to, to_offset, len, flags) => files::copy_file_range [wait];
     __NR_preadv2(descriptor, vector, count, offset, high, flags) => files::preadv2 [wait];
     __NR_pwritev2(descriptor, vector, count, offset, high, flags) => files::pwritev2 [wait];
@@ -328,6 +347,13 @@ calls! {
     __NR_pidfd_send_signal(descriptor, number, info, flags) => process_files::pidfd_send_signal [wait];
     #[doc = "No PIDFD_THREAD."]
     __NR_pidfd_open(pid, flags) => process_files::pidfd_open;
+    __NR_io_pgetevents(context, least, most, events, timeout, mask) => asynchronous::io_pgetevents [wait];
+    #[doc = "No IORING_SETUP_SQPOLL, IOPOLL."]
+    __NR_io_uring_setup(entries, parameters) => rings::io_uring_setup [wait];
+    #[doc = "Files only, no sockets; no multishot operations, no buffers that the kernel chooses."]
+    __NR_io_uring_enter(ring, submissions, least, flags, argument, len) => rings::io_uring_enter [wait];
+    #[doc = "Files, buffers, an event counter, probes."]
+    __NR_io_uring_register(ring, operation, argument, count) => rings::io_uring_register [wait];
     #[doc = "As clone; no set_tid, no cgroup."]
     __NR_clone3(arguments, size) => processes::clone3 [wait];
     __NR_close_range(first, last, flags) => files::close_range;

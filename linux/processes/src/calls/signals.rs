@@ -136,6 +136,15 @@ pub fn replace_mask(thread: &Thread, set: SignalSet) {
     thread.state.interrupt();
 }
 
+/// As [`replace_mask`], with the set of so many bytes at an address; a null pointer leaves the mask as it is.
+pub async fn replace_mask_by(thread: &Thread, address: u64, len: u64) -> Result<(), Errno> {
+    if address != 0 {
+        let set = read_set(thread, address, len).await?;
+        replace_mask(thread, set);
+    }
+    Ok(())
+}
+
 /// Restores the mask that [`replace_mask`] replaced, as the call ends without a signal.
 pub fn restore_mask(thread: &Thread) {
     let mut signals = thread.state.signals.lock();

@@ -29,3 +29,19 @@ impl Word for i32 {
         word as i32
     }
 }
+
+/// Returns the number of 64 bits at an offset of a program's structure.
+///
+/// # Panics
+/// If it is not within the bytes.
+pub fn word_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]))
+}
+
+/// Returns the number of 32 bits at an offset of a program's structure.
+///
+/// # Panics
+/// If it is not within the bytes.
+pub fn half_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(core::array::from_fn(|index| bytes[at + index]))
+}

@@ -5,10 +5,10 @@ use crate::calls::{CallResult, unsupported};
 use crate::thread::Thread;
 use alloc::sync::Arc;
 use isola_linux_abi::numbers::{
-    F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_GETFL, F_GETLK, F_GETOWN, F_GETPIPE_SZ, F_OFD_GETLK, F_OFD_SETLK,
-    F_OFD_SETLKW, F_RDLCK, F_SETFD, F_SETFL, F_SETLK, F_SETLKW, F_SETOWN, F_SETPIPE_SZ, F_UNLCK, F_WRLCK,
-    FD_CLOEXEC, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, O_CLOEXEC, O_DIRECT, O_NONBLOCK, RLIMIT_NOFILE, SEEK_CUR,
-    SEEK_END, SEEK_SET,
+    F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_GET_SEALS, F_GETFD, F_GETFL, F_GETLEASE, F_GETLK, F_GETOWN,
+    F_GETPIPE_SZ, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_SETFD, F_SETFL, F_SETLK, F_SETLKW,
+    F_SETOWN, F_SETPIPE_SZ, F_UNLCK, F_WRLCK, FD_CLOEXEC, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, O_CLOEXEC,
+    O_DIRECT, O_NONBLOCK, RLIMIT_NOFILE, SEEK_CUR, SEEK_END, SEEK_SET,
 };
 use isola_linux_abi::requests::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX};
 use isola_linux_files::locks::{
@@ -133,6 +133,13 @@ pub async fn fcntl(thread: &mut Thread, descriptor: i32, command: u32, argument:
         F_GETLK | F_SETLK | F_SETLKW | F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW => {
             record_lock(thread, &file, command, argument).await
         }
+        F_GET_SEALS => file.seals().map(u64::from),
+        F_ADD_SEALS => {
+            file.add_seals(argument as u32)?;
+            Ok(0)
+        }
+        // No program can have a lease.
+        F_GETLEASE => Ok(F_UNLCK.into()),
         F_GETPIPE_SZ => {
             let pipe = file.object_as::<PipeEnd>().ok_or(Errno::EBADF)?;
             Ok(pipe.capacity() as u64)
@@ -147,7 +154,7 @@ pub async fn fcntl(thread: &mut Thread, descriptor: i32, command: u32, argument:
     }
 }
 
-/// `F_GETLK`, `F_SETLK`, `F_SETLKW` for the process, and the same for the open file.
+/// `F_GETLK`, `F_SETLK`, `F_SETLKW`, and the same for locks that belong to the open file (`F_OFD_`).
 async fn record_lock(thread: &Thread, file: &OpenFile, command: u32, address: u64) -> CallResult {
     /// Length of `struct flock`: type and start of 2 bytes each, padding, start, length, process.
     const LEN: usize = 32;
@@ -163,19 +170,20 @@ async fn record_lock(thread: &Thread, file: &OpenFile, command: u32, address: u6
     };
     let start = start.checked_add_unsigned(base).ok_or(Errno::EOVERFLOW)?;
     let region = LockRegion::of_start_and_len(start, len)?;
-    let (command, owner) = match command {
+    let owner = match command {
         F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW => {
             if bytes[24..28] != [0; 4] {
                 return Err(Errno::EINVAL);
             }
-            let command = match command {
-                F_OFD_GETLK => F_GETLK,
-                F_OFD_SETLK => F_SETLK,
-                _ => F_SETLKW,
-            };
-            (command, LockOwner::OpenFile(file.id()))
+            LockOwner::OpenFile(file.id())
         }
-        _ => (command, LockOwner::Process(thread.files.lock_owner(), thread.process.pid)),
+        _ => LockOwner::Process(thread.files.lock_owner(), thread.process.pid),
+    };
+    let command = match command {
+        F_OFD_GETLK => F_GETLK,
+        F_OFD_SETLK => F_SETLK,
+        F_OFD_SETLKW => F_SETLKW,
+        command => command,
     };
     let kind = match kind {
         F_RDLCK => Some(LockKind::Shared),

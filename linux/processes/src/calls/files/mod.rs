@@ -2,10 +2,14 @@
 
 mod contents;
 mod descriptors;
+mod inotify;
 mod names;
 mod readiness;
+mod splice;
 
 pub use contents::*;
 pub use descriptors::*;
+pub use inotify::*;
 pub use names::*;
 pub use readiness::*;
+pub use splice::*;

@@ -73,9 +73,25 @@ pub async fn statx(
         return Err(Errno::EINVAL);
     }
     let path = thread.memory.path(path).await?;
-    let metadata = thread.caller().stat_at(directory, &path, flags).await?;
-    thread.memory.write_bytes(buffer, &metadata.statx_bytes(0)).await?;
+    let (metadata, mount) = thread.caller().stat_with_mount_at(directory, &path, flags).await?;
+    thread.memory.write_bytes(buffer, &metadata.statx_bytes(mount)).await?;
     Ok(0)
+}
+
+/// Files have no handles.
+pub fn name_to_handle_at(
+    _thread: &mut Thread,
+    _directory: i32,
+    _path: u64,
+    _handle: u64,
+    _mount: u64,
+    _flags: u32,
+) -> CallResult {
+    Err(Errno::EOPNOTSUPP)
+}
+
+pub fn open_by_handle_at(_thread: &mut Thread, _mount: i32, _handle: u64, _flags: u32) -> CallResult {
+    Err(Errno::EOPNOTSUPP)
 }
 
 pub async fn faccessat2(thread: &mut Thread, directory: i32, path: u64, mode: u32, flags: u32) -> CallResult {
