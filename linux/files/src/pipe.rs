@@ -135,7 +135,8 @@ impl Pipe {
         let state = PipeState {
             parts: VecDeque::new(),
             slots: PIPE_CAPACITY / FRAME_SIZE,
-            spare: Vec::new(),
+            // So that a read need not allocate.
+            spare: Vec::with_capacity(MOST_SPARE),
             readers: 0,
             writers: 0,
             opened: (0, 0),

@@ -90,21 +90,18 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// An event: watch, mask, whether it has a cookie, name with its padding.
-type Event = (i32, u32, bool, Vec<u8>);
+/// An event: watch, mask, the number of the first event with its cookie, name with its padding.
+type Event = (i32, u32, Option<usize>, Vec<u8>);
 
 fn events(bytes: &[u8]) -> Vec<Event> {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    let (mut events, mut at, mut cookie) = (Vec::new(), 0, 0);
+    let (mut events, mut cookies, mut at) = (Vec::new(), Vec::new(), 0);
     while at < bytes.len() {
-        let len = word(at + 12) as usize;
-        let mask = word(at + 4);
-        if mask & linux::IN_MOVED_FROM != 0 {
-            cookie = word(at + 8);
-        } else if mask & linux::IN_MOVED_TO != 0 && cookie != 0 {
-            assert_eq!(word(at + 8), cookie, "both events of a move have its cookie");
-        }
-        events.push((word(at) as i32, mask, word(at + 8) != 0, bytes[at + 16..at + 16 + len].to_vec()));
+        let (cookie, len) = (word(at + 8), word(at + 12) as usize);
+        cookies.push(cookie);
+        // Implementations number moves as they like: which events belong to the same move is to be equal.
+        let of_move = (cookie != 0).then(|| cookies.iter().position(|other| *other == cookie).unwrap());
+        events.push((word(at) as i32, word(at + 4), of_move, bytes[at + 16..at + 16 + len].to_vec()));
         at += 16 + len;
     }
     events
