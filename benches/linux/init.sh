@@ -39,7 +39,7 @@ esac
 echo 'guest: services'
 
 # Commands from the serial line: reports the memory in use (not available to a program) in KiB; touches memory, in MiB,
-# with small or huge pages; sets weights, processors or scheduling classes of the two cgroups; starts the batch job; runs
+# with small or huge pages; measures the costs of system calls; sets weights, processors or scheduling classes of the two cgroups; starts the batch job; runs
 # a command of the group grid, or starts one in a cgroup.
 batch_class=
 while read -r question amount other; do
@@ -64,6 +64,7 @@ while read -r question amount other; do
             echo "guest: set $?"
             ;;
         tenant) (echo 0 >"/sys/fs/cgroup/$amount/cgroup.procs"; exec $other) & ;;
+        costs) /bin/costs ;;
         touch) echo never >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
         touch-large) echo always >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
     esac

@@ -34,6 +34,8 @@ pub enum Group {
     Memory,
     /// Page faults in a large region
     Pager,
+    /// System calls of unmodified Linux programs
+    Linux,
     /// Costs of Ebb calls, events and interrupts
     Library,
     /// The protocol stack beside another one and the kernel's, natively
@@ -42,7 +44,7 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Boot,
         Self::Cell,
         Self::Elastic,
@@ -56,6 +58,7 @@ impl Group {
         Self::Connections,
         Self::Memory,
         Self::Pager,
+        Self::Linux,
         Self::Library,
         Self::Stack,
     ];
@@ -76,6 +79,7 @@ impl Group {
             Self::Connections => "connections",
             Self::Memory => "memory",
             Self::Pager => "pager",
+            Self::Linux => "linux",
             Self::Library => "library",
             Self::Stack => "stack",
         }
@@ -87,7 +91,9 @@ impl Group {
             Self::Boot | Self::Cell | Self::Colocation | Self::Kv => Some(GuestProgram::Memcached),
             Self::Web => Some(GuestProgram::Nginx),
             Self::Grid => Some(GuestProgram::Services),
-            Self::Bulk | Self::Netpipe | Self::Connections | Self::Pager => Some(GuestProgram::Ours),
+            Self::Bulk | Self::Netpipe | Self::Connections | Self::Pager | Self::Linux => {
+                Some(GuestProgram::Ours)
+            }
             Self::Product | Self::Elastic | Self::Memory | Self::Library | Self::Stack => None,
         }
     }
@@ -136,6 +142,8 @@ pub enum Peer {
     Mimalloc,
     /// A process of the Linux guest that touches memory.
     Touch,
+    /// The same program in the Linux guest.
+    Program,
     /// A method call on a known object, inlined.
     Inlined,
     /// The same, not inlined.

@@ -386,6 +386,19 @@ kinds! {
         "instructions of allocation and release of 8 bytes, loop included";
     Memory: "memory-instructions-jemalloc", "instructions", Jemalloc, [], "against jemalloc";
     Memory: "memory-instructions-mimalloc", "instructions", Mimalloc, [], "against mimalloc";
+    Linux: "linux-call", "instructions", Program, [Asked Aim::Value(120.0)], "system call without work (getppid)";
+    Linux: "linux-fault", "instructions", Program, [Asked Aim::Value(1200.0)],
+        "page of anonymous memory touched for the first time";
+    Linux: "linux-futex", "instructions", Program, [Asked Aim::Value(2500.0)],
+        "two threads on one core wake each other by futexes, there and back";
+    Linux: "linux-pipe", "instructions", Program, [Asked Aim::Value(4000.0)],
+        "a byte through a pipe to another process, and one back";
+    Linux: "linux-fork", "instructions", Program, [Asked Aim::Value(70_000.0)],
+        "fork of a small process, its end, and the parent's wait";
+    Linux: "linux-exec", "instructions", Program, [Asked Aim::Value(200_000.0)],
+        "the same, and the child executes a static program";
+    Linux: "linux-thread", "instructions", Program, [Asked Aim::Value(8000.0)],
+        "creation and join of a thread";
     Pager: "page-instructions", "instructions", Touch, [Asked Aim::Ratio(0.2)],
         "4 KiB page filled on demand: never used memory, known to be zero";
     Pager: "page-time", "ns", Touch, [], "time per 4 KiB page";

@@ -214,6 +214,11 @@ impl Machine {
         })
     }
 
+    /// Returns all output that [`Self::wait_for`] and the like have seen.
+    pub fn console(&self) -> String {
+        String::from_utf8_lossy(&self.console).into_owned()
+    }
+
     /// Writes a line to the serial line.
     pub fn send_line(&mut self, line: &str) {
         if let Some(input) = &mut self.input {

@@ -166,6 +166,16 @@ impl Group {
             Self::Pager => {
                 &["cell", "machine", "tests/images/regions", "benches/linux", "benches/src/groups/pager.rs"]
             }
+            Self::Linux => &[
+                "cell",
+                "machine",
+                "supervisor",
+                "linux",
+                "storage",
+                "apps/linux",
+                "benches/linux",
+                "benches/src/groups/linux.rs",
+            ],
             Self::Library => &["cell", "machine", "tests/images/costs", "benches/src/groups/library.rs"],
             Self::Stack => &["net/stack", "cell/iobuf", "benches/src/groups/stack.rs"],
         }

@@ -118,6 +118,7 @@ impl Record {
             Peer::Memcached => Some(format!("{}, {}", self.setting.linux, self.setting.memcached)),
             Peer::Nginx => Some(format!("{}, {}", self.setting.linux, self.setting.nginx)),
             Peer::Touch => Some(format!("{}, a process", self.setting.linux)),
+            Peer::Program => Some(format!("{}, the same program", self.setting.linux)),
             Peer::Echo => Some(format!("{}, a blocking echo server", self.setting.linux)),
             Peer::Messages => Some(format!("{}, a blocking program", self.setting.linux)),
             Peer::Sendfile => Some(format!("{}, a blocking program that sends a file", self.setting.linux)),

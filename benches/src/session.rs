@@ -5,19 +5,20 @@ use crate::figure::{Group, GuestProgram};
 use crate::instructions::Plugin;
 use crate::linux::kernel::Kernel;
 use crate::linux::packages::Packages;
-use crate::linux::{LinuxGuest, READY, Services};
+use crate::linux::{COSTS, LinuxGuest, READY, Services};
 use crate::load::{Outcome, first_answer};
 use crate::machine::{Boot, CPU, MEMORY_MIB, Machine, Network, Pace};
 use crate::network::{GUEST_NETWORK, service};
 use crate::pace::Pacer;
 use crate::record::Setting;
-use crate::{machine, network};
+use crate::{machine, network, program};
 use isola_host::image::ImageStore;
 use isola_host::machine::qemu::Qemu;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -170,7 +171,7 @@ pub struct Session {
     pub tree: String,
     /// The commands of machines started since the last [`Self::take_machines`].
     machines: Mutex<BTreeSet<String>>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 /// The programs of this package in the Linux guest.
@@ -192,6 +193,17 @@ pub fn fetch(kernel: Kernel) -> Result<(), BenchError> {
     Packages::fetch(&cache, kernel).map(|_| ())
 }
 
+/// Compiles the program that measures the costs of system calls, without shared libraries, into `folder`.
+fn compile_costs(folder: &Path) -> Result<PathBuf, BenchError> {
+    program::need(&[("cc", "gcc libc6-dev")])?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("linux/costs.c");
+    let path = folder.join(COSTS);
+    let mut compile = Command::new("cc");
+    compile.args(["-std=gnu11", "-Wall", "-Wextra", "-O2", "-static", "-pthread", "-o"]);
+    program::run_in(compile.arg(&path).arg(&source))?;
+    Ok(path)
+}
+
 impl Session {
     /// Prepares QEMU, plugins, images and the Linux guest.
     ///
@@ -204,20 +216,17 @@ impl Session {
         let pacer = Pacer::build(&qemu.program, folder.path())?;
         let this = std::env::current_exe().map_err(BenchError::file("/proc/self/exe"))?;
         let cache = cache(plan.kernel);
-        let linux =
-            LinuxGuest::prepare(&cache, plan.kernel, &PROGRAMS.map(|name| this.with_file_name(name)))?;
+        let costs = compile_costs(folder.path())?;
+        let mut programs = PROGRAMS.map(|name| this.with_file_name(name)).to_vec();
+        programs.push(costs);
+        let linux = LinuxGuest::prepare(&cache, plan.kernel, &programs)?;
         let images = ImageStore::from_environment();
-        Ok(Self {
-            plan,
-            qemu,
-            images,
-            linux,
-            plugin,
-            pacer,
-            tree,
-            machines: Mutex::default(),
-            _folder: folder,
-        })
+        Ok(Self { plan, qemu, images, linux, plugin, pacer, tree, machines: Mutex::default(), folder })
+    }
+
+    /// Returns the path of the program that measures the costs of system calls.
+    pub fn costs(&self) -> PathBuf {
+        self.folder.path().join(COSTS)
     }
 
     /// Returns the configuration of a machine with `system` and `service` on `cores` processors.

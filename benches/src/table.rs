@@ -69,7 +69,8 @@ fn peers(record: &Record) -> &'static str {
         | Group::Bulk
         | Group::Netpipe
         | Group::Connections
-        | Group::Pager => "Linux",
+        | Group::Pager
+        | Group::Linux => "Linux",
     }
 }
 

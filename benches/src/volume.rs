@@ -4,6 +4,7 @@ use crate::error::BenchError;
 use crate::program;
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
@@ -21,7 +22,7 @@ pub struct HostVolume {
 }
 
 impl HostVolume {
-    /// Makes a volume with a file of that name.
+    /// Makes a volume with a file of that name, which can be executed.
     ///
     /// # Errors
     /// [`BenchError::ProgramMissing`], [`BenchError::Program`], [`BenchError::File`].
@@ -30,7 +31,10 @@ impl HostVolume {
         let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
         let (root, path) = (folder.path().join("root"), folder.path().join("volume"));
         fs::create_dir(&root).map_err(BenchError::file(&root))?;
-        fs::write(root.join(name), content).map_err(BenchError::file(&root))?;
+        let file = root.join(name);
+        let written = fs::write(&file, content)
+            .and_then(|()| fs::set_permissions(&file, fs::Permissions::from_mode(0o755)));
+        written.map_err(BenchError::file(&file))?;
         let made = File::create(&path).and_then(|file| file.set_len(VOLUME_LEN));
         made.map_err(BenchError::file(&path))?;
         let (root, volume) = (root.to_string_lossy().into_owned(), path.to_string_lossy().into_owned());

@@ -21,7 +21,7 @@ const NATIVE: [(&str, &[&str]); 2] = [
     ("stack", &["--package=isola-stack-compare"]),
 ];
 /// The groups with machines, and the images that they boot.
-const WITH_MACHINES: [(&str, &[&str]); 13] = [
+const WITH_MACHINES: [(&str, &[&str]); 14] = [
     ("boot", &["kv"]),
     ("cell", &["supervisor", "kv", "echo"]),
     ("elastic", &["supervisor", "kv", "echo", "regions"]),
@@ -34,6 +34,7 @@ const WITH_MACHINES: [(&str, &[&str]); 13] = [
     ("netpipe", &["netpipe"]),
     ("connections", &["echo"]),
     ("pager", &["kv", "regions"]),
+    ("linux", &["supervisor", "linux"]),
     (LIBRARY, &["kv", "costs"]),
 ];
 /// The group that also runs in a process of the host.

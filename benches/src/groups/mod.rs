@@ -9,6 +9,7 @@ mod elastic;
 mod grid;
 mod kv;
 mod library;
+mod linux;
 mod memory;
 mod netpipe;
 mod pager;
@@ -45,6 +46,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
         Group::Connections => connections::load(session),
         Group::Memory | Group::Stack => return run_natively(group, session.plan, command, &session.tree),
         Group::Pager => pager::load(),
+        Group::Linux => linux::load(),
         Group::Library => return library::run(session, command),
         Group::Elastic => elastic::load(),
         Group::Colocation => colocation::load(session),
@@ -74,6 +76,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Connections => connections::run(session, system, &mut record)?,
                 Group::Product | Group::Elastic | Group::Memory | Group::Library | Group::Stack => {}
                 Group::Pager => pager::run(session, system, &mut record)?,
+                Group::Linux => linux::run(session, system, &mut record)?,
             }
         }
     }

@@ -34,6 +34,9 @@ pub const SET_ANSWER: &str = "guest: set";
 /// The batch job's message at its end, followed by its time in us.
 pub const BATCH_DONE: &str = "batch: us";
 
+/// The program that measures the costs of system calls (`benches/linux/costs.c`).
+pub const COSTS: &str = "costs";
+
 /// The label of the growth of cgroups' values, followed by the numbers.
 pub const MEASURED: &str = "guest: measured";
 
