@@ -126,7 +126,7 @@ static void signals(void) {
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN, .sigev_value.sival_int = 77};
     timer_t timer;
     timer_create(CLOCK_REALTIME, &event, &timer);
-    struct itimerspec wanted = setting(0, 5 * MS);
+    struct itimerspec wanted = setting(0, 100 * MS);
     timer_settime(timer, 0, &wanted, NULL);
     struct timespec second = {1, 0};
     printf("sleep: %d", nanosleep(&second, &second));

@@ -146,7 +146,7 @@ fn a_segment_lives_until_its_last_detachment() {
         .exits(0);
     let (status, cell) = run(program);
     assert_eq!(status, EXITED);
-    assert_eq!(cell.system.ipc.memories.lock().len(), 0);
+    assert_eq!(cell.system.ipc.memories.lock().count(), 0);
 }
 
 #[test]

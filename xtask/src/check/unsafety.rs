@@ -31,6 +31,8 @@ const UNSAFE_PLACES: &[&str] = &[
     "cell/fibers",
     "cell/memory",
     "cell/rcu",
+    // Code of programs in ring 3, not of a cell.
+    "linux/vdso/image",
     // An application that the compiler must reject for its unsafe code.
     "cell/app/tests/reach/unsafe_code.rs",
 ];

@@ -231,7 +231,7 @@ impl Semaphores {
     /// Undoes the changes of a process that ends, in all sets.
     pub fn end_process(&self, pid: u32, now: u64) {
         let mut table = self.table.lock();
-        if table.len() == 0 {
+        if table.count() == 0 {
             return;
         }
         let changed = table.iter().filter_map(|(_, _, set)| set.undo(pid, now).then(|| set.changes.clone()));

@@ -42,7 +42,7 @@ impl<T> Table<T> {
     }
 
     /// Returns the number of objects.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.objects.len()
     }
 

@@ -151,7 +151,7 @@ pub async fn msgctl(thread: &mut Thread, id: i32, command: u32, buffer: u64) -> 
                 };
                 let messages = sum(|(count, _)| count, &mut table);
                 let bytes = sum(|(_, bytes)| bytes, &mut table);
-                (table.len(), messages, bytes, table.most() as u32)
+                (table.count(), messages, bytes, table.most() as u32)
             };
             let mut structure = Structure::<32>::new();
             let (pool, map, headers) = if command == MSG_INFO {

@@ -159,7 +159,7 @@ pub async fn semctl(thread: &mut Thread, id: i32, index: i32, command: u32, argu
         IPC_INFO | SEM_INFO => {
             let (sets, semaphores) = {
                 let mut table = thread.system.ipc.semaphores.table.lock();
-                (table.len(), table.iter().map(|(_, _, set)| set.semaphores().len()).sum::<usize>())
+                (table.count(), table.iter().map(|(_, _, set)| set.semaphores().len()).sum::<usize>())
             };
             let (sets_shown, semaphores_shown) =
                 if command == SEM_INFO { (sets as u32, semaphores as u32) } else { (20, MOST_VALUE as u32) };

@@ -142,7 +142,7 @@ pub async fn shmctl(thread: &mut Thread, id: i32, command: u32, buffer: u64) -> 
             let mut structure = Structure::<48>::new();
             {
                 let mut table = thread.system.ipc.memories.lock();
-                structure.put_u32(0, table.len() as u32);
+                structure.put_u32(0, table.count() as u32);
                 structure.put_u64(8, table.iter().map(|(_, _, segment)| segment.len.div_ceil(PAGE)).sum());
                 let resident = |pages: alloc::sync::Arc<isola_linux_memory::SharedMemory>| pages.resident();
                 structure.put_u64(
@@ -165,7 +165,7 @@ pub async fn shmctl(thread: &mut Thread, id: i32, command: u32, buffer: u64) -> 
 }
 
 fn most_index(thread: &Thread) -> u64 {
-    thread.system.ipc.memories.lock().len().saturating_sub(1) as u64
+    thread.system.ipc.memories.lock().count().saturating_sub(1) as u64
 }
 
 /// Returns the facts of a segment, and the result of the call.
