@@ -38,6 +38,7 @@ mod message;
 mod settings;
 mod socket;
 mod socket_file;
+mod unix;
 
 pub use address::{MOST_ADDRESS_LEN, SocketAddress, UNIX_PATH_LEN, UnixAddress};
 pub use families::{AddressFamily, Families, SocketClock, SocketPair};
@@ -53,3 +54,4 @@ pub use message::{
 pub use settings::{BUFFER_LEN, SocketSettings};
 pub use socket::{Shutdown, Socket, SocketCaller, SocketFacts, SocketKind, Waiting};
 pub use socket_file::SocketFile;
+pub use unix::{MOST_IN_FLIGHT, MOST_RIGHTS, UnixFamily, UnixSocket};
