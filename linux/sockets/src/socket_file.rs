@@ -262,6 +262,10 @@ impl FileObject for SocketFile {
         self.socket.send(buffer, &mut SentMessage::default())
     }
 
+    fn is_socket(&self) -> bool {
+        true
+    }
+
     fn ready(&self) -> Events {
         self.socket.ready()
     }
