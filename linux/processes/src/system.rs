@@ -13,12 +13,12 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use isola_linux_abi::net::AF_UNIX;
+use isola_linux_abi::net::{AF_NETLINK, AF_UNIX};
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
 use isola_linux_files::{MemoryFiles, Namespace, TmpFsOptions};
 use isola_linux_memory::{BoxFuture, MemoryCharge};
-use isola_linux_sockets::{Families, SocketClock, UnixFamily};
+use isola_linux_sockets::{Families, NetlinkFamily, SocketClock, UnixFamily};
 use isola_user_mode::UserMode;
 use spin::Mutex;
 
@@ -66,6 +66,7 @@ impl System {
         let sockets = Families::new(Arc::new(Clock(environment.clone())));
         let unix_sockets = UnixFamily::new();
         sockets.register(AF_UNIX, unix_sockets.clone());
+        sockets.register(AF_NETLINK, NetlinkFamily::new(&sockets));
         Arc::new(Self {
             user_mode,
             environment,

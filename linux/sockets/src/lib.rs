@@ -35,6 +35,7 @@ mod families;
 mod interface_requests;
 mod interfaces;
 mod message;
+mod netlink;
 mod settings;
 mod socket;
 mod socket_file;
@@ -51,6 +52,7 @@ pub use isola_linux_abi::Errno;
 pub use message::{
     Ancillary, ControlMessage, Destination, MessageFlags, PeerCredentials, ReceivedMessage, SentMessage,
 };
+pub use netlink::NetlinkFamily;
 pub use settings::{BUFFER_LEN, SocketSettings};
 pub use socket::{Shutdown, Socket, SocketCaller, SocketFacts, SocketKind, Waiting};
 pub use socket_file::SocketFile;
