@@ -62,9 +62,6 @@ impl UnixSocket {
         flags: MessageFlags,
         message: &mut ReceivedMessage,
     ) -> Result<usize, Errno> {
-        if buffer.is_empty() {
-            return Ok(0);
-        }
         let peeks = flags.has(MessageFlags::PEEK);
         let passes_credentials = self.settings.is_on(SO_PASSCRED);
         let mut held = None;
@@ -78,6 +75,9 @@ impl UnixSocket {
         }
         if state.queue.is_empty() {
             return Self::nothing(state);
+        }
+        if buffer.is_empty() {
+            return Ok(0);
         }
         let (mut total, mut charge, mut index) = (0, 0, 0);
         let mut credentials: Option<PeerCredentials> = None;
@@ -162,9 +162,6 @@ impl UnixSocket {
         drop(held);
         if count < message.len {
             message.flags.add(MessageFlags::TRUNC);
-        }
-        if self.kind == SocketKind::SeqPacket {
-            message.flags.add(MessageFlags::EOR);
         }
         if self.settings.is_on(SO_PASSCRED) {
             message.ancillary.credentials = Some(credentials);
