@@ -145,6 +145,10 @@ impl UnixSocket {
             held = Some(self.shared.flight.hold());
             state = self.state.lock();
         }
+        // An error is reported before messages, that of a stream behind its bytes.
+        if let Some(error) = state.error.take() {
+            return Err(error);
+        }
         let was_full = state.queue.len() + state.reserved > MOST_DATAGRAMS;
         Self::pass_rights(&mut state, 0, flags, message);
         let Some(packet) = state.queue.front() else { return self.nothing(state) };

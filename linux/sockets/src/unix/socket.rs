@@ -377,7 +377,8 @@ impl UnixSocket {
         let queue = core::mem::take(&mut state.queue);
         let peer = state.peer.take();
         let location = state.location.take();
-        let address = core::mem::take(&mut state.address);
+        // Messages that were not received yet show it.
+        let address = state.address.clone();
         let role = core::mem::take(&mut state.role);
         let senders = core::mem::take(&mut state.waiting_senders);
         drop(state);
