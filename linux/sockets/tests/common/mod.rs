@@ -11,15 +11,15 @@ use isola_linux_sockets::{
     Errno, Families, MessageFlags, NetlinkFamily, PeerCredentials, ReceivedMessage, SentMessage, Socket,
     SocketAddress, SocketCaller, SocketClock, SocketFile, SocketKind, UnixAddress, UnixFamily, Waiting,
 };
-use std::future::{Future, pending, ready};
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-/// A clock that a test advances. A sleep beyond its time never ends.
-#[derive(Default)]
-pub struct TestClock(pub AtomicU64);
+/// A clock that a test advances.
+#[derive(Clone, Default)]
+pub struct TestClock(pub Arc<AtomicU64>);
 
 impl SocketClock for TestClock {
     fn now_ns(&self) -> u64 {
@@ -27,7 +27,10 @@ impl SocketClock for TestClock {
     }
 
     fn sleep_until(&self, monotonic_ns: u64) -> BoxFuture<'static, ()> {
-        if self.now_ns() >= monotonic_ns { Box::pin(ready(())) } else { Box::pin(pending()) }
+        let clock = self.clone();
+        Box::pin(poll_fn(
+            move |_| if clock.now_ns() >= monotonic_ns { Poll::Ready(()) } else { Poll::Pending },
+        ))
     }
 }
 
