@@ -337,6 +337,43 @@ fn a_server_accepts_its_child() {
 }
 
 #[test]
+fn sendfile_sends_the_pages_of_a_file() {
+    let path = b"/contents\0";
+    let contents: Vec<u8> = (0..9000_u32).map(|number| (number / 3) as u8).collect();
+    let sendfile = linux::__NR_sendfile;
+    let cell = Cell::new();
+    cell.write_file("/contents", 0o644, &contents);
+    let program = Program::new()
+        .syscall(linux::__NR_socketpair, &[AF_UNIX.into(), SOCK_STREAM.into(), 0, PAIR])
+        .store(TEXT, path)
+        .syscall(linux::__NR_open, &[TEXT, 0, 0])
+        .returns(5)
+        .store(TEXT, &4000_u64.to_le_bytes())
+        .syscall(sendfile, &[3, 5, TEXT, 3000])
+        .returns(3000)
+        .expect(TEXT, &7000_u64.to_le_bytes())
+        .syscall(linux::__NR_read, &[4, PLACE, 9000])
+        .returns(3000)
+        .expect(PLACE, &contents[4000..7000])
+        .syscall(linux::__NR_lseek, &[5, 100, 0])
+        .returns(100)
+        .syscall(sendfile, &[3, 5, 0, 1 << 30])
+        .returns(8900)
+        .syscall(linux::__NR_lseek, &[5, 0, 1])
+        .returns(9000)
+        .syscall(linux::__NR_read, &[4, PLACE, 9000])
+        .returns(8900)
+        .expect(PLACE, &contents[100..])
+        .syscall(sendfile, &[3, 5, 0, 10])
+        .returns(0)
+        .syscall(sendfile, &[3, 5, NOWHERE, 10])
+        .returns(error(Errno::EFAULT))
+        .exits(0);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
 fn sockets_of_missing_families_are_refused_and_counted() {
     let cell = Cell::new();
     let socket = linux::__NR_socket;

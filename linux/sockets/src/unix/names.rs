@@ -13,11 +13,14 @@ use spin::Mutex;
 /// The number of names that the system chooses itself: five hexadecimal digits.
 const CHOSEN_NAMES: u32 = 1 << 20;
 
+/// Sockets by type and abstract name.
+type AbstractNames = BTreeMap<(u32, Arc<[u8]>), Weak<UnixSocket>>;
+
 /// The sockets with names, and all sockets.
 #[derive(Default)]
 pub(super) struct Names {
-    /// By type and name: as on Linux, sockets of different types can have the same abstract name.
-    abstract_names: Mutex<BTreeMap<(u32, Arc<[u8]>), Weak<UnixSocket>>>,
+    /// As on Linux, sockets of different types can have the same abstract name.
+    abstract_names: Mutex<AbstractNames>,
     /// By the identity of the inode, which the socket keeps.
     inodes: Mutex<BTreeMap<usize, Weak<UnixSocket>>>,
     all: Mutex<BTreeMap<u64, Weak<UnixSocket>>>,
