@@ -5,7 +5,8 @@ use isola_tests::isola::Isola;
 use isola_tests::linux_root::LinuxRoot;
 
 /// Programs of `tests/programs`.
-const PROGRAMS: [&str; 7] = ["processes", "threads", "files", "timers", "ipc", "events", "rings"];
+const PROGRAMS: [&str; 8] =
+    ["processes", "threads", "files", "timers", "ipc", "events", "rings", "unix_sockets"];
 
 /// A root file system with the programs of `tests/programs`, linked statically and dynamically.
 fn root() -> LinuxRoot {

@@ -24,6 +24,11 @@ pub mod io_uring {
     pub use linux_raw_sys::io_uring::*;
 }
 
+/// The constants and structures of sockets.
+pub mod net {
+    pub use linux_raw_sys::net::*;
+}
+
 /// The requests of `ioctl`.
 pub mod requests {
     pub use linux_raw_sys::ioctl::*;

@@ -26,6 +26,7 @@ pub struct OpenFile {
     body: Body,
     location: Option<Location>,
     flags: AtomicU32,
+    is_socket: bool,
     position: AsyncLock<Position>,
     pub(crate) watches: crate::epoll::Watches,
 }
@@ -61,7 +62,9 @@ fn check_region(offset: u64, len: usize) -> Result<(), Errno> {
 
 impl OpenFile {
     fn new(body: Body, location: Option<Location>, flags: u32) -> Arc<Self> {
+        let is_socket = matches!(&body, Body::Object(object) if object.is_socket());
         Arc::new(Self {
+            is_socket,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             body,
             location,
@@ -130,6 +133,11 @@ impl OpenFile {
         if let Body::Object(object) = &self.body {
             object.flags_changed(self.flags());
         }
+    }
+
+    /// Returns whether it is a socket.
+    pub fn is_socket(&self) -> bool {
+        self.is_socket
     }
 
     /// Returns whether it was opened with `O_PATH`.
@@ -233,7 +241,7 @@ impl OpenFile {
     async fn read_stream(&self, object: &dyn FileObject, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         loop {
             match object.read(buffer) {
-                Err(Errno::EAGAIN) if !self.is_nonblocking() => self.wait(Events::IN).await,
+                Err(Errno::EAGAIN) if !self.is_nonblocking() => self.wait_again(object, Events::IN).await?,
                 result => return result,
             }
         }
@@ -315,6 +323,17 @@ impl OpenFile {
         Ok(count)
     }
 
+    /// Waits for another attempt.
+    async fn wait_again(&self, object: &dyn FileObject, events: Events) -> Result<(), Errno> {
+        match object.wait(events) {
+            Some(wait) => wait.await,
+            None => {
+                self.wait(events).await;
+                Ok(())
+            }
+        }
+    }
+
     async fn write_stream(&self, object: &dyn FileObject, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         let mut total = 0;
         loop {
@@ -325,7 +344,11 @@ impl OpenFile {
                         return Ok(total);
                     }
                 }
-                Err(Errno::EAGAIN) if !self.is_nonblocking() => self.wait(Events::OUT).await,
+                Err(Errno::EAGAIN) if !self.is_nonblocking() => {
+                    if let Err(error) = self.wait_again(object, Events::OUT).await {
+                        return if total > 0 { Ok(total) } else { Err(error) };
+                    }
+                }
                 Err(_) if total > 0 => return Ok(total),
                 Err(error) => return Err(error),
             }

@@ -17,10 +17,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::Ordering;
+use isola_linux_abi::net::{AF_NETLINK, AF_UNIX};
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
 use isola_linux_files::{Events, MemoryFiles, Namespace, TmpFsOptions};
-use isola_linux_memory::MemoryCharge;
+use isola_linux_memory::{BoxFuture, MemoryCharge};
+use isola_linux_sockets::{Families, NetlinkFamily, SocketClock, UnixFamily};
 use isola_user_mode::UserMode;
 use spin::Mutex;
 
@@ -36,6 +38,10 @@ pub struct System {
     pub namespace: Arc<Namespace>,
     /// The files of `memfd_create`.
     pub memory_files: MemoryFiles,
+    /// The address families of sockets. The cell registers those of its networks.
+    pub sockets: Arc<Families>,
+    /// The unix sockets among them.
+    pub unix_sockets: Arc<UnixFamily>,
     /// The relations of processes.
     pub family: Mutex<Family<Arc<Process>>>,
     /// The threads that wait for words of memory.
@@ -70,12 +76,18 @@ impl System {
         let ipc = Ipc::new(environment.memory().0);
         let vdso = Vdso::new(&environment.clock_page());
         let alarms = Alarms::new(environment.clone());
+        let sockets = Families::new(Arc::new(Clock(environment.clone())));
+        let unix_sockets = UnixFamily::new();
+        sockets.register(AF_UNIX, unix_sockets.clone());
+        sockets.register(AF_NETLINK, NetlinkFamily::new(&sockets));
         Arc::new(Self {
             user_mode,
             environment,
             memory_charge,
             namespace,
             memory_files,
+            sockets,
+            unix_sockets,
             family: Mutex::default(),
             futexes: Futexes::default(),
             ipc,
@@ -260,6 +272,19 @@ impl System {
         if let Some(first) = first {
             let _ = self.send(&first, SignalInfo::sent(Signal::SIGTERM, SI_USER, 0, 0));
         }
+    }
+}
+
+/// The clock of sockets.
+struct Clock(Arc<dyn Environment>);
+
+impl SocketClock for Clock {
+    fn now_ns(&self) -> u64 {
+        self.0.monotonic_ns()
+    }
+
+    fn sleep_until(&self, monotonic_ns: u64) -> BoxFuture<'static, ()> {
+        self.0.sleep_until(monotonic_ns)
     }
 }
 

@@ -141,9 +141,17 @@ impl Need {
             Self::Prometheus => &["prometheus"],
             Self::E2fsprogs => &["e2fsprogs"],
             Self::Busybox => &["busybox-static"],
-            Self::DebianPrograms => {
-                &["bash", "dash", "gcc-12", "git", "libc6-dev", "perl-base", "python3.11", "sqlite3", "xz-utils"]
-            }
+            Self::DebianPrograms => &[
+                "bash",
+                "dash",
+                "gcc-12",
+                "git",
+                "libc6-dev",
+                "perl-base",
+                "python3.11",
+                "sqlite3",
+                "xz-utils",
+            ],
         }
     }
 
@@ -168,7 +176,9 @@ impl Need {
             Self::Prometheus => &["prometheus", "promtool"],
             Self::E2fsprogs => &["debugfs", "e2fsck", "mke2fs"],
             Self::Busybox => &["busybox"],
-            Self::DebianPrograms => &["bash", "dash", "gcc-12", "git", "mawk", "perl", "python3.11", "sqlite3", "xz"],
+            Self::DebianPrograms => {
+                &["bash", "dash", "gcc-12", "git", "mawk", "perl", "python3.11", "sqlite3", "xz"]
+            }
         }
     }
 

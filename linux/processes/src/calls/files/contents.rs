@@ -3,6 +3,7 @@
 use crate::Errno;
 use crate::asynchronous::once;
 use crate::calls::CallResult;
+use crate::calls::sockets::{read_socket, write_socket};
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
 use isola_linux_abi::numbers::{
@@ -62,6 +63,9 @@ impl Manner {
     }
 
     async fn read(self, thread: &Thread, file: &OpenFile, buffer: UserBuffer) -> CallResult {
+        if file.is_socket() && self.offset.is_none() && !self.nowait {
+            return read_socket(thread, file, buffer).await;
+        }
         let read = async |buffer: &mut UserBuffer| match self.offset {
             None => file.read(buffer).await,
             Some(offset) => file.read_at(offset, buffer).await,
@@ -71,6 +75,9 @@ impl Manner {
 
     /// The writer of a pipe without reader gets SIGPIPE.
     async fn write(self, thread: &Thread, file: &OpenFile, buffer: UserBuffer) -> CallResult {
+        if file.is_socket() && self.offset.is_none() && !self.nowait {
+            return write_socket(thread, file, buffer).await;
+        }
         let write = async |buffer: &mut UserBuffer| match self.offset {
             _ if self.appends => file.write_at_end(self.offset, buffer).await,
             None => file.write(buffer).await,
