@@ -42,14 +42,20 @@ static void calls(unsigned count)
         syscall(SYS_getppid);
 }
 
+/* The memory that `faults` has mapped: its end is not counted, but a fork would copy it. */
+static struct { char *memory; size_t len; } touched[2];
+static int touched_count;
+
 static void faults(unsigned count)
 {
-    char *memory = mmap(NULL, (size_t)count * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t len = (size_t)count * 4096;
+    char *memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     check(memory != MAP_FAILED, "mmap");
-    madvise(memory, (size_t)count * 4096, MADV_NOHUGEPAGE);
+    touched[touched_count].memory = memory;
+    touched[touched_count++].len = len;
+    madvise(memory, len, MADV_NOHUGEPAGE);
     for (unsigned page = 0; page < count; page++)
         ((volatile char *)memory)[(size_t)page * 4096] = 1;
-    /* The memory stays mapped: the end of a mapping is not counted. */
 }
 
 /* Two threads pass a word to each other: it is the number of turns, and the one whose turn it is not waits. */
@@ -158,6 +164,8 @@ int main(int argc, char **argv)
     self = argv[0];
     measure("call", calls, CALLS);
     measure("fault", faults, PAGES);
+    while (touched_count-- > 0)
+        munmap(touched[touched_count].memory, touched[touched_count].len);
     measure("futex", futexes, TRIPS);
     measure("pipe", pipes, TRIPS);
     measure("fork", forks, FORKS);
