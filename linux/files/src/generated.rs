@@ -5,7 +5,7 @@
 use crate::Errno;
 use crate::clock::Timestamp;
 use crate::events::Events;
-use crate::inode::{AttributeChange, CallerIds, FileSystem, Inode, LinkTarget};
+use crate::inode::{AttributeChange, CallerIds, FileSystem, Inode, LinkTarget, NewContent, NewInode};
 use crate::metadata::{DeviceNumber, DirectoryEntry, FileSystemStatistics, InodeKind, Metadata, new_device};
 use crate::object::FileObject;
 use crate::outcome::Outcome;
@@ -55,6 +55,22 @@ pub trait GeneratedDirectory: Send + Sync {
     /// Returns the permissions of the directory.
     fn permissions(&self) -> u32 {
         0o555
+    }
+
+    /// Creates a directory in this one.
+    ///
+    /// # Errors
+    /// [`Errno::EPERM`] if the names are not the program's choice; those of the directory.
+    fn make_directory(&self, _name: &[u8]) -> Result<(), Errno> {
+        Err(Errno::EPERM)
+    }
+
+    /// Removes a directory in this one.
+    ///
+    /// # Errors
+    /// As [`Self::make_directory`].
+    fn remove_directory(&self, _name: &[u8]) -> Result<(), Errno> {
+        Err(Errno::EPERM)
     }
 }
 
@@ -225,6 +241,17 @@ impl GeneratedInode {
         Arc::new(Self { node, owner, device, number, created: Timestamp::now() })
     }
 
+    /// Returns the inode of a name in this directory.
+    fn child(&self, name: &[u8], caller: CallerIds) -> Option<Arc<dyn Inode>> {
+        let GeneratedNode::Directory(directory) = &self.node else { return None };
+        let node = directory.node(name, caller)?;
+        let owner = match &node {
+            GeneratedNode::Directory(directory) => directory.owner(),
+            GeneratedNode::Text(_) | GeneratedNode::Link(_) => self.owner,
+        };
+        Some(Self::new(node, owner, self.device, self.child_number(name)))
+    }
+
     /// Returns the number of the inode that has a name in this directory: always the same.
     fn child_number(&self, name: &[u8]) -> u64 {
         // FNV-1a.
@@ -262,15 +289,29 @@ impl Inode for GeneratedInode {
     }
 
     fn lookup(&self, name: &[u8], caller: CallerIds) -> Outcome<'_, Option<Arc<dyn Inode>>> {
+        match &self.node {
+            GeneratedNode::Directory(_) => Outcome::ok(self.child(name, caller)),
+            _ => Outcome::error(Errno::ENOTDIR),
+        }
+    }
+
+    fn create<'a>(&'a self, name: &'a [u8], new: &'a NewInode<'a>) -> Outcome<'a, Arc<dyn Inode>> {
         let GeneratedNode::Directory(directory) = &self.node else { return Outcome::error(Errno::ENOTDIR) };
-        Outcome::ok(directory.node(name, caller).map(|node| {
-            let owner = match &node {
-                GeneratedNode::Directory(directory) => directory.owner(),
-                GeneratedNode::Text(_) | GeneratedNode::Link(_) => self.owner,
-            };
-            let inode: Arc<dyn Inode> = Self::new(node, owner, self.device, self.child_number(name));
-            inode
-        }))
+        if !matches!(new.content, NewContent::Directory) {
+            return Outcome::error(Errno::EPERM);
+        }
+        if let Err(error) = directory.make_directory(name) {
+            return Outcome::error(error);
+        }
+        // Another thread may have removed it.
+        self.child(name, CallerIds::default()).ok_or(Errno::ENOENT).into()
+    }
+
+    fn remove_directory<'a>(&'a self, name: &'a [u8]) -> Outcome<'a, ()> {
+        match &self.node {
+            GeneratedNode::Directory(directory) => directory.remove_directory(name).into(),
+            _ => Outcome::error(Errno::ENOTDIR),
+        }
     }
 
     fn list(&self, caller: CallerIds) -> Outcome<'_, Vec<DirectoryEntry>> {

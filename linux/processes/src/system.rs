@@ -1,6 +1,8 @@
 //! The processes of a cell, and their shared state.
 
 use crate::Errno;
+use crate::cgroup::Group;
+use crate::core_loads::CoreLoads;
 use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::family::{ChildNotice, Family, ProcessorTime};
@@ -9,10 +11,12 @@ use crate::missing::MissingCalls;
 use crate::process::Process;
 use crate::signals::{Handler, SI_USER, Signal, SignalFacts, SignalInfo, SignalSet};
 use crate::thread_state::ThreadState;
+use crate::wait_queue::WaitQueue;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
 use isola_linux_files::{MemoryFiles, Namespace, TmpFsOptions};
@@ -28,6 +32,16 @@ pub struct System {
     pub environment: Arc<dyn Environment>,
     /// The account of the memory of all processes.
     pub memory_charge: Arc<dyn MemoryCharge>,
+    /// The group of all processes: the root of the cgroup file system.
+    pub root_group: Arc<Group>,
+    /// The cores that execute threads.
+    pub loads: CoreLoads,
+    /// Woken when a process has ended, so that threads without memory try again.
+    pub freed_memory: WaitQueue,
+    /// The number of processes that have ended.
+    pub ends: AtomicU64,
+    /// The number of processes and threads that were created.
+    pub created: AtomicU64,
     /// The mounts.
     pub namespace: Arc<Namespace>,
     /// The files of `memfd_create`.
@@ -55,12 +69,18 @@ impl System {
         namespace: Arc<Namespace>,
         traces: bool,
     ) -> Arc<Self> {
+        let root_group = Group::root(&environment, memory_charge);
         let memory_files = MemoryFiles::new(TmpFsOptions::of_len(environment.memory().0 / 2));
         let host_name = Mutex::new(environment.host_name());
         Arc::new(Self {
             user_mode,
             environment,
-            memory_charge,
+            memory_charge: root_group.charge(),
+            root_group,
+            loads: CoreLoads::default(),
+            freed_memory: WaitQueue::default(),
+            ends: AtomicU64::new(0),
+            created: AtomicU64::new(0),
             namespace,
             memory_files,
             family: Mutex::default(),
@@ -169,6 +189,8 @@ impl System {
     /// Records that all threads of a process have ended.
     pub fn process_ended(&self, process: &Arc<Process>, status: ExitStatus, time: ProcessorTime) {
         process.program.lock().memory = None;
+        process.control.group().add_ended_time(time);
+        process.control.close();
         let notices = self.family.lock().end(process.pid, status, time);
         for notice in notices {
             self.notify(notice, time);
@@ -178,6 +200,8 @@ impl System {
             *self.ended.lock() = Some(status);
         }
         process.changes.wake_all();
+        self.ends.fetch_add(1, Ordering::SeqCst);
+        self.freed_memory.wake_all();
     }
 
     /// Sends the signal of a child's change to its parent, and wakes the parent's waiting threads.

@@ -302,6 +302,9 @@ pub async fn prctl(thread: &mut Thread, option: u32, argument: u64, third: u64, 
             }
             let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(NAME_LEN - 1);
             *thread.state.name.lock() = bytes[..len].to_vec();
+            if thread.state.tid() == thread.process.pid {
+                thread.system.show_name(&thread.process, &bytes[..len]);
+            }
             Ok(0)
         }
         PR_GET_NAME => {

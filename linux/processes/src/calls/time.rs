@@ -7,6 +7,7 @@ use crate::family::ProcessorTime;
 use crate::process::Process;
 use crate::system::System;
 use crate::thread::{Restart, Thread, thread_time};
+use core::sync::atomic::Ordering;
 use isola_linux_abi::numbers::{
     CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_MONOTONIC_RAW, CLOCK_PROCESS_CPUTIME_ID,
     CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI, CLOCK_THREAD_CPUTIME_ID, RUSAGE_CHILDREN, RUSAGE_SELF,
@@ -61,12 +62,9 @@ impl Clock {
 
 /// Returns the processor time of a process: of its threads, ended ones as well.
 pub fn process_time(system: &System, process: &Process) -> ProcessorTime {
-    let per_second = system.environment.cycles().1;
+    let clock = system.environment.cycles();
     let running = process.threads();
-    running
-        .iter()
-        .map(|thread| thread_time(thread, per_second))
-        .fold(process.ended_time(), ProcessorTime::plus)
+    running.iter().map(|thread| thread_time(thread, clock)).fold(process.ended_time(), ProcessorTime::plus)
 }
 
 /// Returns the time of the monotonic clock at which `clock` reaches a time.
@@ -250,7 +248,18 @@ pub async fn getrusage(thread: &mut Thread, who: i32, buffer: u64) -> CallResult
         _ => return Err(Errno::EINVAL),
     };
     let resident_kib = thread.memory.usage().peak_resident * 4;
-    thread.memory.write_bytes(buffer, &usage(time, resident_kib)).await?;
+    let mut bytes = usage(time, resident_kib);
+    if who == RUSAGE_SELF as i32 || who == RUSAGE_THREAD as i32 {
+        let faults = thread.process.control.faults.load(Ordering::Relaxed);
+        let turns: u64 = match who == RUSAGE_THREAD as i32 {
+            true => thread.state.meter.turns(),
+            false => thread.process.threads().iter().map(|thread| thread.meter.turns()).sum(),
+        };
+        // `ru_minflt` and `ru_nvcsw`.
+        bytes[64..72].copy_from_slice(&faults.to_le_bytes());
+        bytes[128..136].copy_from_slice(&turns.to_le_bytes());
+    }
+    thread.memory.write_bytes(buffer, &bytes).await?;
     Ok(0)
 }
 

@@ -1,7 +1,10 @@
 //! `/proc` and `/sys`: texts about processes and the system (proc(5)).
 
 mod process;
+mod status;
 mod system;
+
+pub(crate) use system::load_averages;
 
 use crate::process::Process;
 use crate::system::System;
@@ -25,9 +28,13 @@ pub fn proc_file_system(system: &Arc<System>) -> Arc<GeneratedFs> {
         .text("stat", text(system::stat))
         .text("loadavg", text(system::loadavg))
         .text("uptime", text(system::uptime))
+        .text("vmstat", text(system::vmstat))
         .text("version", text(system::version))
         .text("sys/kernel/hostname", text(system::host_name))
-        .constant("filesystems", "nodev\tproc\nnodev\tsysfs\nnodev\ttmpfs\nnodev\tdevtmpfs\n\text4\n")
+        .constant(
+            "filesystems",
+            "nodev\tproc\nnodev\tsysfs\nnodev\ttmpfs\nnodev\tcgroup2\nnodev\tdevtmpfs\n\text4\n",
+        )
         .constant("cmdline", "\n")
         .constant("sys/kernel/ngroups_max", "65536\n")
         .constant("sys/kernel/pid_max", "32768\n")
@@ -35,7 +42,8 @@ pub fn proc_file_system(system: &Arc<System>) -> Arc<GeneratedFs> {
         .constant("sys/kernel/ostype", "Linux\n")
         .constant("sys/kernel/osrelease", concat!("6.1.0-isola", "\n"))
         .constant("sys/kernel/threads-max", "32768\n")
-        .constant("sys/vm/overcommit_memory", "0\n")
+        .constant("sys/vm/overcommit_memory", "1\n")
+        .constant("sys/vm/overcommit_ratio", "50\n")
         .constant("sys/vm/max_map_count", "65530\n")
         .constant("sys/net/core/somaxconn", "4096\n")
         .constant("sys/fs/file-max", "1048576\n")
@@ -45,8 +53,10 @@ pub fn proc_file_system(system: &Arc<System>) -> Arc<GeneratedFs> {
 
 /// Creates `/sys`.
 pub fn sys_file_system(system: &Arc<System>) -> Arc<GeneratedFs> {
-    let environment = system.environment.clone();
-    isola_linux_files::sys_file_system(move || environment.core_count())
+    let weak = Arc::downgrade(system);
+    isola_linux_files::sys_file_system(move || {
+        weak.upgrade().map_or_else(String::new, |system| system::cores(&system))
+    })
 }
 
 /// The directories of processes.

@@ -33,11 +33,13 @@ async fn read_from(
         None => thread.interruptible(file.read(&mut buffer)).await,
         Some(offset) => thread.interruptible(file.read_at(offset, &mut buffer)).await,
     };
-    match result {
+    let result = match result {
         Ok(result) => result.map(|count| count as u64),
         Err(_) if buffer.len() < len => Ok((len - buffer.len()) as u64),
         Err(interrupted) => Err(interrupted.into()),
-    }
+    };
+    thread.process.control.files.count_read(result.unwrap_or(0));
+    result
 }
 
 /// Writes, until a signal arrives. Bytes that were written count. The writer of a pipe without reader gets SIGPIPE.
@@ -52,7 +54,7 @@ async fn write_to(
         None => thread.interruptible(file.write(&mut buffer)).await,
         Some(offset) => thread.interruptible(file.write_at(offset, &mut buffer)).await,
     };
-    match result {
+    let result = match result {
         Ok(Err(Errno::EPIPE)) => {
             let user = thread.credentials.user.real;
             let info = SignalInfo::sent(Signal::SIGPIPE, SI_USER, thread.process.pid, user);
@@ -62,7 +64,9 @@ async fn write_to(
         Ok(result) => result.map(|count| count as u64),
         Err(_) if buffer.len() < len => Ok((len - buffer.len()) as u64),
         Err(interrupted) => Err(interrupted.into()),
-    }
+    };
+    thread.process.control.files.count_write(result.unwrap_or(0));
+    result
 }
 
 pub async fn read(thread: &mut Thread, descriptor: i32, address: u64, len: u64) -> CallResult {
