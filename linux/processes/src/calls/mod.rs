@@ -13,6 +13,7 @@ mod processes;
 mod scheduling;
 mod signals;
 mod time;
+mod trace;
 mod words;
 
 pub use information::{RELEASE, VERSION};
@@ -21,7 +22,7 @@ pub use time::process_time;
 use crate::Errno;
 use crate::thread::Thread;
 use alloc::format;
-use alloc::string::String;
+use alloc::string::ToString;
 use isola_linux_abi::numbers;
 use words::Word;
 
@@ -308,44 +309,28 @@ pub async fn serve(thread: &mut Thread, number: u64, words: [u64; 6]) -> CallRes
     if !thread.system.traces {
         return dispatch(thread, number, words).await;
     }
-    let name = call(number).map_or_else(|| format!("call {number}"), |call| call.name.into());
-    let arguments = arguments(call(number), words);
-    let (pid, tid) = (thread.process.pid, thread.state.tid());
+    let traced = trace::TracedCall::begin(thread, call(number), number, &words).await;
     const EXECVE: u64 = numbers::__NR_execve as u64;
     const EXIT: u64 = numbers::__NR_exit as u64;
     const EXIT_GROUP: u64 = numbers::__NR_exit_group as u64;
-    if matches!(number, EXECVE | EXIT | EXIT_GROUP) {
-        thread.system.environment.report(&format!("[{pid}/{tid}] {name}({arguments})"));
-    }
     let system = thread.system.clone();
+    if matches!(number, EXIT | EXIT_GROUP) {
+        system.environment.report(&traced.without_result());
+        return dispatch(thread, number, words).await;
+    }
     let result = dispatch(thread, number, words).await;
-    let shown = match result {
-        Ok(value) if value as i64 > -4096 && value < 10_000_000 => format!("{value}"),
-        Ok(value) => format!("{value:#x}"),
-        Err(errno) => format!("-1 {errno}"),
-    };
-    system.environment.report(&format!("[{pid}/{tid}] {name}({arguments}) = {shown}"));
+    if number == EXECVE && result.is_ok() {
+        // The memory with the arguments is gone.
+        system.environment.report(&(traced.without_result().trim_end_matches('?').to_string() + "0"));
+        return result;
+    }
+    system.environment.report(&traced.end(thread, result).await);
     result
 }
 
 /// Returns the call with this number.
 pub fn call(number: u64) -> Option<&'static Call> {
     CALLS.iter().find(|call| call.number == number)
-}
-
-/// Returns the arguments of a call in a trace.
-fn arguments(call: Option<&Call>, words: [u64; 6]) -> String {
-    let count = call.map_or(6, |call| call.parameters.len());
-    let shown = words.iter().take(count).enumerate().map(|(index, word)| {
-        let name = call.and_then(|call| call.parameters.get(index)).copied().unwrap_or("");
-        let value = if *word < 65_536 || (*word as i64) < 0 && (*word as i64) > -65_536 {
-            format!("{}", *word as i64)
-        } else {
-            format!("{word:#x}")
-        };
-        if name.is_empty() { value } else { format!("{name}: {value}") }
-    });
-    shown.collect::<alloc::vec::Vec<_>>().join(", ")
 }
 
 /// Counts a call that does not exist.
