@@ -199,6 +199,7 @@ pub struct GeneratedFs {
     root: Arc<GeneratedInode>,
     name: &'static str,
     magic: u64,
+    has_fixed_names: bool,
 }
 
 impl GeneratedFs {
@@ -206,7 +207,19 @@ impl GeneratedFs {
     pub fn new(name: &'static str, magic: u64, root: Arc<dyn GeneratedDirectory>) -> Arc<Self> {
         let (owner, device) = (root.owner(), new_device());
         let node = GeneratedNode::Directory(root);
-        Arc::new(Self { root: GeneratedInode::new(node, owner, device, 1), name, magic })
+        let root = GeneratedInode::new(node, owner, device, 1);
+        Arc::new(Self { root, name, magic, has_fixed_names: false })
+    }
+
+    /// Creates a file system whose names never change, so that other file systems can be mounted within it.
+    pub fn with_fixed_names(name: &'static str, magic: u64, root: FixedDirectory) -> Arc<Self> {
+        let (device, node) = (new_device(), GeneratedNode::Directory(Arc::new(root)));
+        Arc::new(Self {
+            root: GeneratedInode::new(node, (0, 0), device, 1),
+            name,
+            magic,
+            has_fixed_names: true,
+        })
     }
 }
 
@@ -224,7 +237,7 @@ impl FileSystem for GeneratedFs {
     }
 
     fn caches_names(&self) -> bool {
-        false
+        self.has_fixed_names
     }
 }
 

@@ -79,5 +79,5 @@ pub fn sys_file_system(cores: impl Fn() -> String + Clone + Send + Sync + 'stati
         .constant("devices/system/node/online", "0\n")
         .constant("devices/system/node/possible", "0\n")
         .constant("kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
-    GeneratedFs::new("sysfs", SYS_MAGIC, Arc::new(fixed))
+    GeneratedFs::with_fixed_names("sysfs", SYS_MAGIC, fixed)
 }

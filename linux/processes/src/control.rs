@@ -23,6 +23,8 @@ pub struct Control {
     out_of_memory_adjustment: AtomicI32,
     /// Whether a group of the process limits its processor time.
     is_limited: AtomicBool,
+    /// Whether the size of its files is limited (`RLIMIT_FSIZE`), so that a write without a limit needs no lock.
+    limits_files: AtomicBool,
     /// The bytes and calls of its reads and writes.
     pub files: FileUse,
     /// The page faults that needed no device.
@@ -122,6 +124,7 @@ impl Control {
             real_time_priority: AtomicU32::new(0),
             io_priority: AtomicU32::new(0),
             out_of_memory_adjustment: AtomicI32::new(0),
+            limits_files: AtomicBool::new(false),
             files: FileUse::default(),
             faults: AtomicU64::new(0),
         }
@@ -133,6 +136,7 @@ impl Control {
         let copy = |from: &AtomicI32, to: &AtomicI32| {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         };
+        child.set_limits_files(self.limits_files());
         copy(&self.nice, &child.nice);
         copy(&self.out_of_memory_adjustment, &child.out_of_memory_adjustment);
         for (from, to) in [
@@ -203,6 +207,17 @@ impl Control {
     pub fn follow_limits(&self) {
         let place = self.place.lock();
         self.is_limited.store(place.group.limits_processor(), Ordering::Relaxed);
+    }
+
+    /// Returns whether the size of files is limited.
+    #[inline]
+    pub fn limits_files(&self) -> bool {
+        self.limits_files.load(Ordering::Relaxed)
+    }
+
+    /// Records whether the size of files is limited.
+    pub fn set_limits_files(&self, limits: bool) {
+        self.limits_files.store(limits, Ordering::Relaxed);
     }
 
     /// Returns the niceness.

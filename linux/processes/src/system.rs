@@ -38,6 +38,8 @@ pub struct System {
     pub loads: CoreLoads,
     /// Woken when a process has ended, so that threads without memory try again.
     pub freed_memory: WaitQueue,
+    /// When the system was created, in nanoseconds of the monotonic clock.
+    pub started_ns: u64,
     /// The number of processes that have ended.
     pub ends: AtomicU64,
     /// The number of processes and threads that were created.
@@ -69,6 +71,7 @@ impl System {
         namespace: Arc<Namespace>,
         traces: bool,
     ) -> Arc<Self> {
+        let started_ns = environment.monotonic_ns();
         let root_group = Group::root(&environment, memory_charge);
         let memory_files = MemoryFiles::new(TmpFsOptions::of_len(environment.memory().0 / 2));
         let host_name = Mutex::new(environment.host_name());
@@ -79,6 +82,7 @@ impl System {
             root_group,
             loads: CoreLoads::default(),
             freed_memory: WaitQueue::default(),
+            started_ns,
             ends: AtomicU64::new(0),
             created: AtomicU64::new(0),
             namespace,

@@ -15,11 +15,12 @@ const ANONYMOUS: u64 = (linux::MAP_PRIVATE | linux::MAP_ANONYMOUS | linux::MAP_F
 /// The address of memory that a program maps.
 const MAPPED: u64 = 0x10_0000_0000;
 
-/// A cell with the groups at `/cg`.
+/// A cell with the groups at their usual place.
 fn cell_with_groups() -> Cell {
     let cell = Cell::new();
-    cell.mount("/cg", cgroup_file_system(&cell.system));
-    cell.write_text("/cg/cgroup.subtree_control", "+cpu +memory +pids +io\n").unwrap();
+    cell.mount("/sys", isola_linux_processes::proc::sys_file_system(&cell.system));
+    cell.mount("/sys/fs/cgroup", cgroup_file_system(&cell.system));
+    cell.write_text("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +memory +pids +io\n").unwrap();
     cell
 }
 
@@ -200,10 +201,10 @@ fn real_time_policies_need_a_capability() {
 #[test]
 fn a_process_moves_to_a_group_whose_activity_is_its_parent() {
     let cell = cell_with_groups();
-    cell.make_directory("/cg/batch").unwrap();
-    cell.write_text("/cg/batch/cpu.weight", "300\n").unwrap();
+    cell.make_directory("/sys/fs/cgroup/batch").unwrap();
+    cell.write_text("/sys/fs/cgroup/batch/cpu.weight", "300\n").unwrap();
     let program = Program::new()
-        .writes_file("/cg/batch/cgroup.procs", "0\n")
+        .writes_file("/sys/fs/cgroup/batch/cgroup.procs", "0\n")
         .returns(2)
         .syscall(linux::__NR_getpid, &[])
         .exits(0);
@@ -219,60 +220,60 @@ fn a_process_moves_to_a_group_whose_activity_is_its_parent() {
     // What is left of a thread's last event is the group's.
     assert!(all[group].cycles >= processes[1].cycles);
     assert_eq!(all[0].cycles + all[group].cycles, cell.cycles());
-    assert_eq!(cell.read_file("/cg/batch/cgroup.events").unwrap(), "populated 0\nfrozen 0\n");
-    cell.remove_directory("/cg/batch").unwrap();
+    assert_eq!(cell.read_file("/sys/fs/cgroup/batch/cgroup.events").unwrap(), "populated 0\nfrozen 0\n");
+    cell.remove_directory("/sys/fs/cgroup/batch").unwrap();
 }
 
 #[test]
 fn groups_are_created_removed_and_refused_as_in_linux() {
     let cell = cell_with_groups();
     let write = |path: &str, text: &str| cell.write_text(path, text);
-    assert_eq!(cell.make_directory("/cg/a"), Ok(()));
-    assert_eq!(cell.make_directory("/cg/a"), Err(Errno::EEXIST));
-    assert_eq!(cell.make_directory("/cg/cgroup.procs"), Err(Errno::EEXIST));
-    assert_eq!(cell.read_file("/cg/cgroup.controllers").unwrap(), "cpu io memory pids\n");
-    assert_eq!(cell.read_file("/cg/a/memory.max").unwrap(), "max\n");
-    assert_eq!(write("/cg/a/memory.max", "1M\n"), Ok(()));
-    assert_eq!(cell.read_file("/cg/a/memory.max").unwrap(), "1048576\n");
-    assert_eq!(write("/cg/a/cpu.weight", "0"), Err(Errno::ERANGE));
-    assert_eq!(write("/cg/a/cpu.max", "50000"), Ok(()));
-    assert_eq!(cell.read_file("/cg/a/cpu.max").unwrap(), "50000 100000\n");
-    assert_eq!(write("/cg/a/cpu.weight.nice", "-5"), Ok(()));
-    assert_eq!(cell.read_file("/cg/a/cpu.weight").unwrap(), "304\n");
-    assert_eq!(write("/cg/a/cgroup.threads", "1"), Err(Errno::EOPNOTSUPP));
-    assert_eq!(write("/cg/a/cgroup.procs", "77"), Err(Errno::ESRCH));
-    assert_eq!(write("/cg/a/io.max", "254:0 rbps=1000000 wbps=max"), Ok(()));
+    assert_eq!(cell.make_directory("/sys/fs/cgroup/a"), Ok(()));
+    assert_eq!(cell.make_directory("/sys/fs/cgroup/a"), Err(Errno::EEXIST));
+    assert_eq!(cell.make_directory("/sys/fs/cgroup/cgroup.procs"), Err(Errno::EEXIST));
+    assert_eq!(cell.read_file("/sys/fs/cgroup/cgroup.controllers").unwrap(), "cpu io memory pids\n");
+    assert_eq!(cell.read_file("/sys/fs/cgroup/a/memory.max").unwrap(), "max\n");
+    assert_eq!(write("/sys/fs/cgroup/a/memory.max", "1M\n"), Ok(()));
+    assert_eq!(cell.read_file("/sys/fs/cgroup/a/memory.max").unwrap(), "1048576\n");
+    assert_eq!(write("/sys/fs/cgroup/a/cpu.weight", "0"), Err(Errno::ERANGE));
+    assert_eq!(write("/sys/fs/cgroup/a/cpu.max", "50000"), Ok(()));
+    assert_eq!(cell.read_file("/sys/fs/cgroup/a/cpu.max").unwrap(), "50000 100000\n");
+    assert_eq!(write("/sys/fs/cgroup/a/cpu.weight.nice", "-5"), Ok(()));
+    assert_eq!(cell.read_file("/sys/fs/cgroup/a/cpu.weight").unwrap(), "304\n");
+    assert_eq!(write("/sys/fs/cgroup/a/cgroup.threads", "1"), Err(Errno::EOPNOTSUPP));
+    assert_eq!(write("/sys/fs/cgroup/a/cgroup.procs", "77"), Err(Errno::ESRCH));
+    assert_eq!(write("/sys/fs/cgroup/a/io.max", "254:0 rbps=1000000 wbps=max"), Ok(()));
     assert_eq!(cell.environment.grid.named("cgroup a").disk.bytes_per_second, Some(1_000_000));
     // The group below has the controllers that this one passes on.
-    assert_eq!(cell.make_directory("/cg/a/b"), Ok(()));
-    assert_eq!(cell.read_file("/cg/a/b/memory.max"), Err(Errno::ENOENT));
-    assert_eq!(write("/cg/a/cgroup.subtree_control", "+memory"), Ok(()));
-    assert_eq!(cell.read_file("/cg/a/b/memory.max").unwrap(), "max\n");
-    assert_eq!(write("/cg/cgroup.subtree_control", "-memory"), Err(Errno::EBUSY));
-    assert_eq!(cell.remove_directory("/cg/a"), Err(Errno::EBUSY));
-    assert_eq!(cell.remove_directory("/cg/a/b"), Ok(()));
-    assert_eq!(cell.remove_directory("/cg/a"), Ok(()));
-    assert_eq!(cell.remove_directory("/cg/a"), Err(Errno::ENOENT));
+    assert_eq!(cell.make_directory("/sys/fs/cgroup/a/b"), Ok(()));
+    assert_eq!(cell.read_file("/sys/fs/cgroup/a/b/memory.max"), Err(Errno::ENOENT));
+    assert_eq!(write("/sys/fs/cgroup/a/cgroup.subtree_control", "+memory"), Ok(()));
+    assert_eq!(cell.read_file("/sys/fs/cgroup/a/b/memory.max").unwrap(), "max\n");
+    assert_eq!(write("/sys/fs/cgroup/cgroup.subtree_control", "-memory"), Err(Errno::EBUSY));
+    assert_eq!(cell.remove_directory("/sys/fs/cgroup/a"), Err(Errno::EBUSY));
+    assert_eq!(cell.remove_directory("/sys/fs/cgroup/a/b"), Ok(()));
+    assert_eq!(cell.remove_directory("/sys/fs/cgroup/a"), Ok(()));
+    assert_eq!(cell.remove_directory("/sys/fs/cgroup/a"), Err(Errno::ENOENT));
     // Levels are limited, as activities nest no deeper.
-    let mut path = String::from("/cg");
+    let mut path = String::from("/sys/fs/cgroup");
     for level in 0..7 {
         path += "/deep";
         let expected = if level < 6 { Ok(()) } else { Err(Errno::EAGAIN) };
         assert_eq!(cell.make_directory(&path), expected, "{path}");
     }
-    assert_eq!(write("/cg/cgroup.max.descendants", "6"), Ok(()));
-    assert_eq!(cell.make_directory("/cg/more"), Err(Errno::EAGAIN));
-    assert!(cell.read_file("/cg/cpu.stat").unwrap().starts_with("usage_usec "));
+    assert_eq!(write("/sys/fs/cgroup/cgroup.max.descendants", "6"), Ok(()));
+    assert_eq!(cell.make_directory("/sys/fs/cgroup/more"), Err(Errno::EAGAIN));
+    assert!(cell.read_file("/sys/fs/cgroup/cpu.stat").unwrap().starts_with("usage_usec "));
 }
 
 #[test]
 fn a_limit_of_processor_time_holds() {
     let cell = cell_with_groups();
-    cell.make_directory("/cg/slow").unwrap();
-    cell.write_text("/cg/slow/cpu.max", "10000 100000").unwrap();
+    cell.make_directory("/sys/fs/cgroup/slow").unwrap();
+    cell.write_text("/sys/fs/cgroup/slow/cpu.max", "10000 100000").unwrap();
     // A call takes some 0.3 ms.
     cell.environment.slowness.store(100_000, Ordering::Relaxed);
-    let mut program = Program::new().writes_file("/cg/slow/cgroup.procs", "0\n");
+    let mut program = Program::new().writes_file("/sys/fs/cgroup/slow/cgroup.procs", "0\n");
     for _ in 0..300 {
         program = program.syscall(linux::__NR_getppid, &[]);
     }
@@ -283,7 +284,7 @@ fn a_limit_of_processor_time_holds() {
     assert!(used_ms > 60, "{used_ms} ms");
     // The simulated clock passes while all wait only: the waits are nine tenths.
     assert!(used_ms <= passed_ms / 10 + 40, "{used_ms} ms in {passed_ms} ms");
-    let stat = cell.read_file("/cg/slow/cpu.stat").unwrap();
+    let stat = cell.read_file("/sys/fs/cgroup/slow/cpu.stat").unwrap();
     let throttled = stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")).unwrap();
     assert!(throttled.parse::<u64>().unwrap() >= 6, "{stat}");
 }
@@ -340,8 +341,8 @@ fn a_process_with_a_higher_adjustment_is_killed_in_place_of_the_one_that_needs_m
 #[test]
 fn a_limit_of_memory_kills_in_its_group_only() {
     let cell = cell_with_groups();
-    cell.make_directory("/cg/small").unwrap();
-    cell.write_text("/cg/small/memory.max", "400K").unwrap();
+    cell.make_directory("/sys/fs/cgroup/small").unwrap();
+    cell.write_text("/sys/fs/cgroup/small/memory.max", "400K").unwrap();
     let child = 6;
     let program = Program::new()
         .forks(child)
@@ -349,48 +350,48 @@ fn a_limit_of_memory_kills_in_its_group_only() {
         .returns(2)
         .expect(DATA, &[9, 0, 0, 0])
         .exits(0)
-        .writes_file("/cg/small/cgroup.procs", "0\n")
+        .writes_file("/sys/fs/cgroup/small/cgroup.procs", "0\n")
         .touches(CODE, child + 4, 5_000)
         .step(|_| panic!("the group has less memory"));
     cell.install("/program", program);
     assert_eq!(cell.run(&["/program"]), EXITED);
     let reports = cell.environment.reports.lock().unwrap();
     assert_eq!(*reports, ["linux: out of memory of cgroup /small: killed process 2 (program), 0 MiB"]);
-    assert_eq!(cell.read_file("/cg/small/memory.current").unwrap(), "0\n");
-    assert_eq!(cell.read_file("/cg/small/memory.peak").unwrap(), "409600\n");
-    let events = cell.read_file("/cg/small/memory.events").unwrap();
+    assert_eq!(cell.read_file("/sys/fs/cgroup/small/memory.current").unwrap(), "0\n");
+    assert_eq!(cell.read_file("/sys/fs/cgroup/small/memory.peak").unwrap(), "409600\n");
+    let events = cell.read_file("/sys/fs/cgroup/small/memory.events").unwrap();
     assert!(events.contains("\noom 1\noom_kill 1\n"), "{events}");
 }
 
 #[test]
 fn a_limit_of_threads_refuses_children() {
     let cell = cell_with_groups();
-    cell.make_directory("/cg/few").unwrap();
-    cell.write_text("/cg/few/pids.max", "1").unwrap();
+    cell.make_directory("/sys/fs/cgroup/few").unwrap();
+    cell.write_text("/sys/fs/cgroup/few/pids.max", "1").unwrap();
     let program = Program::new()
-        .writes_file("/cg/few/cgroup.procs", "0\n")
+        .writes_file("/sys/fs/cgroup/few/cgroup.procs", "0\n")
         .syscall(linux::__NR_fork, &[])
         .returns(-11)
         .exits(0);
     cell.install("/program", program);
     assert_eq!(cell.run(&["/program"]), EXITED);
-    assert_eq!(cell.read_file("/cg/few/pids.events").unwrap(), "max 1\n");
+    assert_eq!(cell.read_file("/sys/fs/cgroup/few/pids.events").unwrap(), "max 1\n");
 }
 
 #[test]
 fn a_group_is_killed_as_a_whole() {
     let cell = cell_with_groups();
-    cell.make_directory("/cg/doomed").unwrap();
+    cell.make_directory("/sys/fs/cgroup/doomed").unwrap();
     let child = 11;
     let program = Program::new()
         .forks(child)
         .store(DATA, &1_u64.to_le_bytes())
         .syscall(linux::__NR_nanosleep, &[DATA, 0])
-        .writes_file("/cg/doomed/cgroup.kill", "1")
+        .writes_file("/sys/fs/cgroup/doomed/cgroup.kill", "1")
         .waits()
         .expect(DATA, &[9, 0, 0, 0])
         .exits(0)
-        .writes_file("/cg/doomed/cgroup.procs", "0\n")
+        .writes_file("/sys/fs/cgroup/doomed/cgroup.procs", "0\n")
         .store(DATA, &1_000_000_u64.to_le_bytes())
         .syscall(linux::__NR_nanosleep, &[DATA, 0])
         .exits(0);
@@ -446,4 +447,131 @@ fn a_thread_that_shares_its_core_moves_to_an_idle_one() {
         .exits(0);
     cell.install("/program", program);
     assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
+fn a_file_grows_up_to_its_limit_and_then_a_signal_is_sent() {
+    let cell = Cell::new();
+    cell.write_file("/file", 0o644, b"");
+    let child = 8;
+    let limit = [10_u64, 10].map(u64::to_le_bytes).concat();
+    let program = Program::new()
+        .store(DATA + 0x40, &limit)
+        .syscall(linux::__NR_setrlimit, &[linux::RLIMIT_FSIZE.into(), DATA + 0x40])
+        .returns(0)
+        .forks(child)
+        .waits()
+        // Signal 25, with the mark of signals that dump core.
+        .expect(DATA, &[25 | 0x80, 0, 0, 0])
+        .exits(0)
+        .writes_file("/file", "twelve bytes")
+        .returns(10)
+        .syscall(linux::__NR_write, &[3, DATA, 1])
+        .step(|_| panic!("SIGXFSZ ends the process"));
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+    assert_eq!(cell.read_file("/file").unwrap(), "twelve byt");
+}
+
+#[test]
+fn a_trace_shows_calls_as_strace_does() {
+    let cell = Cell::with_traces(true);
+    let program = Program::new()
+        .store(DATA, b"/none\0")
+        .store(DATA + 16, b"hello\n")
+        .syscall(linux::__NR_open, &[DATA, u64::from(linux::O_RDWR | linux::O_CREAT | linux::O_EXCL), 0o600])
+        .syscall(linux::__NR_open, &[DATA, u64::from(linux::O_RDWR | linux::O_CREAT | linux::O_EXCL), 0o600])
+        .syscall(linux::__NR_write, &[3, DATA + 16, 6])
+        .syscall(linux::__NR_pread64, &[3, DATA + 32, 4, 1])
+        .syscall(linux::__NR_open, &[1, 0, 0])
+        .syscall(5000, &[])
+        .exits(3);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), ExitStatus::Exited(3));
+    let reports = cell.environment.reports.lock().unwrap();
+    let expected = [
+        r#"[pid 1] open("/none", O_RDWR|O_CREAT|O_EXCL, 0o600) = 3"#,
+        r#"[pid 1] open("/none", O_RDWR|O_CREAT|O_EXCL, 0o600) = -1 EEXIST (File exists)"#,
+        r#"[pid 1] write(3, "hello\n", 6) = 6"#,
+        r#"[pid 1] pread64(3, "ello", 4, 1) = 4"#,
+        "[pid 1] open(1, O_RDONLY, 0o0) = -1 EFAULT (Bad address)",
+        "[pid 1] syscall_0x1388() = -1 ENOSYS (Function not implemented)",
+        "[pid 1] exit_group(3) = ?",
+    ];
+    assert_eq!(*reports, expected);
+}
+
+#[test]
+fn files_of_proc_show_the_use_of_a_process() {
+    let cell = Cell::new();
+    cell.mount("/proc", isola_linux_processes::proc::proc_file_system(&cell.system));
+    let shown = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let system = cell.system.clone();
+    let kept = shown.clone();
+    let read = move |path: &str| {
+        use isola_linux_files::{Caller, CallerIds, Credentials, DescriptorTable, View};
+        let view = View::new(system.namespace.clone());
+        let (credentials, descriptors) = (Credentials::root(), DescriptorTable::new());
+        let ids = CallerIds { process: 1, thread: 1 };
+        let caller = Caller { view: &view, credentials: &credentials, descriptors: &descriptors, ids };
+        isola_linux_sim::run(async {
+            let file = caller.open_at(linux::AT_FDCWD, path.as_bytes(), linux::O_RDONLY, 0).await.unwrap();
+            String::from_utf8(file.read_bytes(0, 65_536).await.unwrap()).unwrap()
+        })
+    };
+    let program = Program::new()
+        .syscall(linux::__NR_setpriority, &[0, 0, 5])
+        .store(DATA, b"x")
+        .syscall(linux::__NR_write, &[1, DATA, 1])
+        .step(move |_| {
+            let paths =
+                ["stat", "status", "io", "cgroup", "oom_score_adj", "smaps_rollup", "sched", "task/1/stat"];
+            let system = ["loadavg", "stat", "uptime", "meminfo", "cpuinfo", "vmstat"];
+            let of_process = paths.iter().map(|name| read(&format!("/proc/1/{name}")));
+            let texts = of_process.chain(system.iter().map(|name| read(&format!("/proc/{name}"))));
+            kept.lock().unwrap().extend(texts);
+            Ok(())
+        })
+        .exits(0);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+    let shown = shown.lock().unwrap();
+    let [
+        stat,
+        status,
+        io,
+        cgroup,
+        adjustment,
+        rollup,
+        sched,
+        task,
+        loadavg,
+        all,
+        uptime,
+        meminfo,
+        cpuinfo,
+        vmstat,
+    ] = &shown[..]
+    else {
+        panic!("{shown:?}")
+    };
+    let fields: Vec<&str> = stat.split_whitespace().collect();
+    assert_eq!((fields.len(), fields[1], fields[2]), (52, "(program)", "R"), "{stat}");
+    assert_eq!((fields[17], fields[18]), ("25", "5"), "priority and niceness: {stat}");
+    assert_eq!(task.split_whitespace().count(), 52);
+    assert!(
+        status.contains("\nGid:\t0\t0\t0\t0\n") && status.contains("\nCpus_allowed_list:\t0-2\n"),
+        "{status}"
+    );
+    assert!(io.contains("wchar: 1\nsyscr: 0\nsyscw: 1\n"), "{io}");
+    assert_eq!((cgroup.as_str(), adjustment.as_str()), ("0::/\n", "0\n"));
+    assert!(rollup.contains("[rollup]\nRss:"), "{rollup}");
+    assert!(sched.contains("se.load.weight : 32\n"), "{sched}");
+    assert!(loadavg.ends_with("1/1 1\n"), "{loadavg}");
+    // Of each core, 2 s were busy and 3 s idle.
+    assert!(all.contains("cpu2 ") && all.contains(" 300 0 0 0 0 0 0\n"), "{all}");
+    assert!(uptime.ends_with(" 9.00\n"), "{uptime}");
+    assert!(meminfo.contains("MemTotal:          65536 kB\n"), "{meminfo}");
+    assert!(cpuinfo.contains(" sse2 ") && cpuinfo.matches("processor\t: ").count() == 3, "{cpuinfo}");
+    assert!(vmstat.contains("nr_free_pages 8192\n"), "{vmstat}");
 }

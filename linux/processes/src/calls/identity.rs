@@ -6,7 +6,7 @@ use crate::credentials::{ALL_CAPABILITIES, Credentials, IdChange};
 use crate::limits::Limit;
 use crate::thread::Thread;
 use alloc::vec::Vec;
-use isola_linux_abi::numbers::{CAP_LAST_CAP, CAP_SETPCAP, CAP_SYS_RESOURCE, NGROUPS_MAX};
+use isola_linux_abi::numbers::{CAP_LAST_CAP, CAP_SETPCAP, CAP_SYS_RESOURCE, NGROUPS_MAX, RLIMIT_FSIZE};
 use isola_linux_abi::prctl::{
     PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, PR_CAP_AMBIENT_IS_SET, PR_CAP_AMBIENT_LOWER,
     PR_CAP_AMBIENT_RAISE, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_GET_DUMPABLE, PR_GET_KEEPCAPS, PR_GET_NAME,
@@ -391,6 +391,9 @@ pub async fn prlimit64(thread: &mut Thread, pid: i32, resource: u32, new: u64, o
         }
         before
     };
+    if let (RLIMIT_FSIZE, Some(limit)) = (resource, wanted) {
+        process.control.set_limits_files(limit.soft != crate::limits::UNLIMITED);
+    }
     if wanted.is_some() && pid == thread.process.pid {
         thread.memory.set_limits(crate::exec::memory_limits(thread));
     }

@@ -123,9 +123,10 @@ async fn parameter(thread: &Thread, call: &Call, index: usize, words: &[u64; 6])
         ("path" | "new_path" | "target", _) => "NULL".into(),
         ("directory" | "new_directory", _) if word as i32 == linux::AT_FDCWD => "AT_FDCWD".into(),
         ("flags", "open" | "openat") => open_flags(word),
-        ("flags", "newfstatat" | "unlinkat" | "linkat" | "fchownat" | "statx" | "execveat" | "faccessat2") => {
-            flags(word, AT_FLAGS)
-        }
+        (
+            "flags",
+            "newfstatat" | "unlinkat" | "linkat" | "fchownat" | "statx" | "execveat" | "faccessat2",
+        ) => flags(word, AT_FLAGS),
         ("flags", "pipe2" | "dup3") => flags(word, OPEN_FLAGS),
         ("flags", "mmap") => flags(word, MAP_FLAGS),
         ("flags", "clone") => {
@@ -141,7 +142,8 @@ async fn parameter(thread: &Thread, call: &Call, index: usize, words: &[u64; 6])
             _ => flags(word, PROTECTIONS),
         },
         ("options", "wait4" | "waitid") => flags(word, WAIT_OPTIONS),
-        ("mode", "open" | "openat" | "mkdir" | "mkdirat" | "chmod" | "fchmod" | "fchmodat" | "creat") | ("mask", "umask") => {
+        ("mode", "open" | "openat" | "mkdir" | "mkdirat" | "chmod" | "fchmod" | "fchmodat" | "creat")
+        | ("mask", "umask") => {
             format!("{word:#o}")
         }
         ("address", name) if takes_data(name) => data(thread, word, words[2]).await,
@@ -154,7 +156,17 @@ async fn parameter(thread: &Thread, call: &Call, index: usize, words: &[u64; 6])
 fn is_address(name: &str) -> bool {
     matches!(
         name,
-        "address" | "buffer" | "status" | "resources" | "time" | "timeout" | "old" | "new" | "info" | "set" | "zone"
+        "address"
+            | "buffer"
+            | "status"
+            | "resources"
+            | "time"
+            | "timeout"
+            | "old"
+            | "new"
+            | "info"
+            | "set"
+            | "zone"
     )
 }
 
@@ -167,7 +179,12 @@ pub(super) struct TracedCall {
 
 impl TracedCall {
     /// Describes a call before it is served: it may change its arguments.
-    pub async fn begin(thread: &Thread, call: Option<&'static Call>, number_of_call: u64, words: &[u64; 6]) -> Self {
+    pub async fn begin(
+        thread: &Thread,
+        call: Option<&'static Call>,
+        number_of_call: u64,
+        words: &[u64; 6],
+    ) -> Self {
         let tid = thread.state.tid();
         let Some(call) = call else {
             return Self { text: format!("[pid {tid}] syscall_{number_of_call:#x}("), data: None };
@@ -266,7 +283,10 @@ mod tests {
 
     #[test]
     fn flags_are_shown_by_their_names_and_the_rest_as_a_number() {
-        assert_eq!(open_flags((linux::O_WRONLY | linux::O_CREAT | linux::O_CLOEXEC).into()), "O_WRONLY|O_CREAT|O_CLOEXEC");
+        assert_eq!(
+            open_flags((linux::O_WRONLY | linux::O_CREAT | linux::O_CLOEXEC).into()),
+            "O_WRONLY|O_CREAT|O_CLOEXEC"
+        );
         assert_eq!((open_flags(0).as_str(), flags(0, MAP_FLAGS).as_str()), ("O_RDONLY", "0"));
         assert_eq!(flags(0x22, MAP_FLAGS), "MAP_PRIVATE|MAP_ANONYMOUS");
         assert_eq!(flags(1 << 40 | 1, PROTECTIONS), "PROT_READ|0x10000000000");
@@ -275,7 +295,10 @@ mod tests {
     #[test]
     fn bytes_are_shown_as_a_string_of_c() {
         assert_eq!(quoted(b"a\"b\\\n\x01\xff"), r#""a\"b\\\n\1\377""#);
-        assert_eq!((number(3), number(-1_i64 as u64), number(0xffff_ffff)), ("3".into(), "-1".into(), "-1".into()));
+        assert_eq!(
+            (number(3), number(-1_i64 as u64), number(0xffff_ffff)),
+            ("3".into(), "-1".into(), "-1".into())
+        );
         assert_eq!(number(0x7f00_0000_0000), "0x7f0000000000");
     }
 }

@@ -206,10 +206,11 @@ pub(crate) fn load_averages(system: &System) -> [u64; 3] {
 
 /// Returns the times of the cores up to now: the time since a core's latest change belongs to what it does.
 pub(crate) fn core_times(system: &System) -> Vec<CoreTime> {
-    let (now, halted) = (system.environment.monotonic_ns(), system.environment.halted_cores());
+    let elapsed = system.environment.monotonic_ns() - system.started_ns;
+    let halted = system.environment.halted_cores();
     let mut times = system.environment.core_times();
     for time in &mut times {
-        let rest = now.saturating_sub(time.busy_ns + time.interrupt_ns + time.idle_ns);
+        let rest = elapsed.saturating_sub(time.busy_ns + time.interrupt_ns + time.idle_ns);
         let is_idle = halted >> time.core & 1 != 0 && !system.loads.runs_thread(time.core);
         if is_idle { time.idle_ns += rest } else { time.busy_ns += rest }
     }

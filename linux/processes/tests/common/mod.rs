@@ -234,6 +234,11 @@ impl Wake for Woken {
 
 impl Cell {
     pub fn new() -> Self {
+        Self::with_traces(false)
+    }
+
+    /// Creates a cell that prints calls, or not.
+    pub fn with_traces(traces: bool) -> Self {
         let user_mode = &*Box::leak(Box::new(SimulatedUserMode::new()));
         let environment = Arc::new(TestEnvironment::default());
         CURRENT.with(|current| *current.borrow_mut() = Some(environment.clone()));
@@ -241,7 +246,7 @@ impl Cell {
         let mounted = MountedFileSystem::new(files);
         let namespace = Namespace::new(mounted, b"tmpfs", MountFlags::default());
         let budget = Arc::new(FrameBudget::new(10_000));
-        let system = System::new(user_mode, environment.clone(), budget, namespace, false);
+        let system = System::new(user_mode, environment.clone(), budget, namespace, traces);
         Self { user_mode, system, environment, console: Arc::default() }
     }
 
@@ -281,7 +286,8 @@ impl Cell {
     /// Mounts a file system at a new directory of the root.
     pub fn mount(&self, path: &str, files: Arc<dyn isola_linux_files::FileSystem>) {
         run(self.as_root(async |caller| {
-            caller.make_directory_at(linux::AT_FDCWD, path.as_bytes(), 0o755).await.unwrap();
+            let made = caller.make_directory_at(linux::AT_FDCWD, path.as_bytes(), 0o755).await;
+            assert!(matches!(made, Ok(()) | Err(Errno::EEXIST)), "{made:?}");
             let point = caller
                 .locate(linux::AT_FDCWD, path.as_bytes(), isola_linux_files::LastLink::Follow)
                 .await

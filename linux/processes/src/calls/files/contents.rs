@@ -5,8 +5,10 @@ use crate::calls::CallResult;
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
 use alloc::sync::Arc;
-use isola_linux_abi::numbers::{RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC};
-use isola_linux_files::OpenFile;
+use isola_linux_abi::numbers::{
+    O_APPEND, RLIMIT_FSIZE, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC, SEEK_CUR,
+};
+use isola_linux_files::{InodeKind, OpenFile};
 use isola_linux_memory::{FramePart, UserBuffer};
 use isola_user_mode::{Access, PAGE_SIZE};
 
@@ -42,6 +44,26 @@ async fn read_from(
     result
 }
 
+/// Returns how many bytes a file may get from a position on (`RLIMIT_FSIZE`). If none, the thread gets SIGXFSZ.
+fn permitted_len(thread: &Thread, position: u64) -> Result<u64, Errno> {
+    let limit = thread.process.limits.lock().soft(RLIMIT_FSIZE);
+    if position < limit {
+        return Ok(limit - position);
+    }
+    let user = thread.credentials.user.real;
+    let info = SignalInfo::sent(Signal::SIGXFSZ, SI_USER, thread.process.pid, user);
+    thread.system.send_to_thread(&thread.process, &thread.state, info)?;
+    Err(Errno::EFBIG)
+}
+
+/// Verifies that a file may have a length.
+fn check_len(thread: &Thread, len: i64) -> Result<(), Errno> {
+    match u64::try_from(len) {
+        Ok(len @ 1..) if thread.process.control.limits_files() => permitted_len(thread, len - 1).map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
 /// Writes, until a signal arrives. Bytes that were written count. The writer of a pipe without reader gets SIGPIPE.
 async fn write_to(
     thread: &Thread,
@@ -49,6 +71,15 @@ async fn write_to(
     mut buffer: UserBuffer,
     offset: Option<u64>,
 ) -> CallResult {
+    if thread.process.control.limits_files() && file.kind() == InodeKind::File {
+        let position = match offset {
+            Some(offset) => offset,
+            None if file.flags() & O_APPEND != 0 => file.metadata().len,
+            None => file.seek(0, SEEK_CUR).await?,
+        };
+        let permitted = permitted_len(thread, position)?;
+        buffer.truncate(usize::try_from(permitted).unwrap_or(usize::MAX));
+    }
     let len = buffer.len();
     let result = match offset {
         None => thread.interruptible(file.write(&mut buffer)).await,
@@ -200,18 +231,23 @@ pub async fn lseek(thread: &mut Thread, descriptor: i32, offset: i64, whence: u3
 }
 
 pub async fn ftruncate(thread: &mut Thread, descriptor: i32, len: i64) -> CallResult {
-    thread.files.get(descriptor)?.truncate(len).await?;
+    let file = thread.files.get(descriptor)?;
+    check_len(thread, len)?;
+    file.truncate(len).await?;
     Ok(0)
 }
 
 pub async fn truncate(thread: &mut Thread, path: u64, len: i64) -> CallResult {
     let path = thread.memory.path(path).await?;
+    check_len(thread, len)?;
     thread.caller().truncate(&path, len).await?;
     Ok(0)
 }
 
 pub async fn fallocate(thread: &mut Thread, descriptor: i32, mode: u32, offset: i64, len: i64) -> CallResult {
-    thread.files.get(descriptor)?.allocate(mode, offset, len).await?;
+    let file = thread.files.get(descriptor)?;
+    check_len(thread, offset.saturating_add(len))?;
+    file.allocate(mode, offset, len).await?;
     Ok(0)
 }
 
