@@ -33,7 +33,10 @@ fn processes_get_their_shares_and_no_more_than_their_limits() {
     let outcome = volume.run_with(&isola, &options, &["--", "sh", "-c", SCRIPT]).ended_with(0);
     let numbers = |name: &str| -> Vec<f64> {
         let line = outcome.out.lines().find_map(|line| line.strip_prefix(name));
-        line.unwrap_or_else(|| panic!("{outcome:?}")).split_whitespace().map(|word| word.parse().unwrap()).collect()
+        line.unwrap_or_else(|| panic!("{outcome:?}"))
+            .split_whitespace()
+            .map(|word| word.parse().unwrap())
+            .collect()
     };
     // Milliseconds of processor time in two seconds.
     let [heavy, light] = numbers("weights ")[..] else { panic!("{outcome:?}") };

@@ -30,8 +30,12 @@ impl Meter {
         add(&self.turns, 1);
     }
 
-    fn end(&self, now: u64) {
-        add(&self.total, now.wrapping_sub(self.since.swap(0, Ordering::Relaxed)));
+    /// Marks the end of a poll; without one, there is nothing to count.
+    pub fn end(&self, now: u64) {
+        match self.since.swap(0, Ordering::Relaxed) {
+            0 => {}
+            since => add(&self.total, now.wrapping_sub(since)),
+        }
     }
 
     /// Marks the entry to ring 3.
@@ -93,7 +97,10 @@ pub async fn metered(thread: Thread) {
         system.loads.set_runs_thread(core, true);
         let result = run.as_mut().poll(context);
         system.loads.set_runs_thread(core, false);
-        state.meter.end(environment.cycles().0);
+        // A thread that has moved may run on another core already: it has ended the poll itself.
+        if result.is_pending() {
+            state.meter.end(environment.cycles().0);
+        }
         result
     })
     .await;
@@ -112,7 +119,8 @@ mod tests {
         assert_eq!(meter.read(190), (40, 50), "the present run counts");
         meter.leave_user(200);
         meter.end(210);
-        assert_eq!((meter.read(5_000), meter.runs()), ((50, 60), false));
+        meter.end(4_000);
+        assert_eq!((meter.read(5_000), meter.runs()), ((50, 60), false), "a poll ends once");
         meter.begin(6_000);
         assert_eq!((meter.read(5_990), meter.total(6_010), meter.turns()), ((50, 60), 120, 2));
     }

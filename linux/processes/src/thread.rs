@@ -191,6 +191,8 @@ impl Thread {
             self.account = account;
         }
         let environment = self.system.environment.clone();
+        // Before the new task can run.
+        self.state.meter.end(environment.cycles().0);
         let cores = environment.cores();
         let core = self.state.core.load(Ordering::Relaxed) as usize;
         let placement = TaskPlacement {
