@@ -72,7 +72,7 @@ impl System {
             "linux: out of memory{of_group}: killed process {} ({}), {} MiB",
             chosen.pid,
             String::from_utf8_lossy(&name),
-            frames(chosen) * PAGE_SIZE >> 20,
+            (frames(chosen) * PAGE_SIZE) >> 20,
         ));
         if let Some(memory) = group.memory() {
             memory.events().kills.fetch_add(1, Ordering::Relaxed);
