@@ -1,13 +1,18 @@
 //! The cell, as the personality sees it.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use isola::ebbs::{CoreIndex, current_core, cycles};
-use isola::events::{self, spawn_task, spawn_task_on};
+use isola::events::activity::{self, APPLICATION};
+use isola::events::{self, Event, Placement, spawn_task, spawn_task_for};
+use isola::grid::{DISK, Entitlement, PROCESSOR, PolicyKind, Rate, Weight};
 use isola::prelude::*;
+use isola_abi::id::ActivityId;
 use isola_ebbs::platform;
 use isola_linux_files::ConsoleOutput;
 use isola_linux_memory::BoxFuture;
-use isola_linux_processes::{Environment, TaskMaker};
+use isola_linux_processes::{
+    Activities, CoreTime, Environment, Share, SharedResource, TaskMaker, TaskPlacement,
+};
 use isola_linux_vdso::ClockPage;
 
 /// The cell.
@@ -35,14 +40,15 @@ impl Environment for CellEnvironment {
         Box::pin(events::sleep_until(events::Instant::from_ns(monotonic_ns)))
     }
 
-    fn spawn(&self, task: TaskMaker) {
-        /// The number of tasks, which take turns on the cores.
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let core = NEXT.fetch_add(1, Ordering::Relaxed) % isola::core_count();
-        if core == current_core().0 as usize {
-            spawn_task(task()).detach();
+    fn spawn(&self, task: TaskMaker, placement: TaskPlacement) {
+        let here = current_core();
+        let core = placement.core.map_or(here, |core| CoreIndex(core as u32));
+        let activity = placement.activity.unwrap_or(APPLICATION);
+        if core == here {
+            spawn_task_for(activity, task()).detach();
         } else {
-            spawn_task_on(CoreIndex(core as u32), task);
+            let event = Event::new().at(Placement::Core(core)).charged_to(activity);
+            event.spawn(move || spawn_task(task()).detach());
         }
     }
 
@@ -58,6 +64,41 @@ impl Environment for CellEnvironment {
         current_core().0 as usize
     }
 
+    fn cores(&self) -> u64 {
+        events::present_cores().bits()
+    }
+
+    fn halted_cores(&self) -> u64 {
+        events::halted_cores().bits()
+    }
+
+    fn has_competition(&self) -> bool {
+        events::processor::has_competition()
+    }
+
+    fn core_times(&self) -> Vec<CoreTime> {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let hz = u128::from(platform().descriptor().clock.tsc_hz.max(1));
+        let ns = |cycles: u64| (u128::from(cycles) * 1_000_000_000 / hz) as u64;
+        let time = |core: CoreIndex| {
+            let index = core.0 as usize;
+            let report = &platform().report().cores[index];
+            let used: u64 = platform().ledger().core(index).iter().map(|used| read(&used.cycles)).sum();
+            CoreTime {
+                core: index,
+                busy_ns: ns(used + read(&report.loop_cycles)),
+                interrupt_ns: ns(read(&report.interrupt_cycles)),
+                idle_ns: ns(read(&report.idle_cycles)),
+                interrupts: read(&report.interrupts),
+            }
+        };
+        events::present_cores().map(time).collect()
+    }
+
+    fn activities(&self) -> &dyn Activities {
+        &CellActivities
+    }
+
     fn memory(&self) -> (u64, u64) {
         (isola::memory_total() as u64, isola::memory_free() as u64)
     }
@@ -68,6 +109,53 @@ impl Environment for CellEnvironment {
 
     fn report(&self, line: &str) {
         println!("{line}");
+    }
+}
+
+/// The activities of the cell: all processes are below that of the application.
+struct CellActivities;
+
+impl Activities for CellActivities {
+    fn register(&self, parent: Option<ActivityId>, name: &str) -> Option<ActivityId> {
+        activity::register_activity_under(parent.unwrap_or(APPLICATION), name).ok()
+    }
+
+    fn rename(&self, activity: ActivityId, name: &str) {
+        activity::rename_activity(activity, name);
+    }
+
+    fn end(&self, activity: ActivityId, parent: Option<ActivityId>) {
+        if activity::current_activity() == activity {
+            activity::charge_to(parent.unwrap_or(APPLICATION));
+        }
+        activity::end_activity(activity);
+    }
+
+    fn cycles(&self, activity: ActivityId) -> u64 {
+        activity::activity_usage(activity).cycles
+    }
+
+    fn set_share(&self, activity: ActivityId, resource: SharedResource, share: Share) {
+        let resource = match resource {
+            SharedResource::Processor => PROCESSOR,
+            SharedResource::Disk => DISK,
+        };
+        let entitlement = Entitlement {
+            weight: Weight::new(share.weight).unwrap_or_default(),
+            limit: share.bytes_per_second.and_then(|rate| Rate::per_second(rate.min(Rate::MAX)).ok()),
+            ..Entitlement::default()
+        };
+        // Without a scheduler, shares and limits have no effect. A policy of the operator stays, unless a limit needs
+        // another one.
+        let wanted = match (resource.summary().policy, entitlement.limit) {
+            (None, None) => Some(PolicyKind::Wfq),
+            (None | Some(PolicyKind::Wfq), Some(_)) => Some(PolicyKind::Reserve),
+            (Some(_), _) => None,
+        };
+        // The activity may have ended meanwhile, and then needs no share.
+        if resource.set_entitlement(activity, entitlement).is_ok() && wanted.is_some() {
+            resource.set_policy(wanted);
+        }
     }
 }
 

@@ -51,8 +51,12 @@ async fn main(arguments: Arguments) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // Programs may use the memory that is free now, but for a part that the kernel's own work needs.
-    let budget = FrameBudget::new(isola::memory_free() as u64 / 8 * 7 / 4096);
+    // Programs may use the free memory, which follows the cell's growth and shrink, but for a part that the kernel's own
+    // work needs.
+    let budget = FrameBudget::following(|| {
+        let kept = isola::memory_total() / 16;
+        isola::memory_free().saturating_sub(kept) as u64 / 4096
+    });
     let system = System::new(
         user_mode,
         Arc::new(CellEnvironment),

@@ -9,6 +9,7 @@ use isola_linux_files::{
     MountedFileSystem, Namespace, OverlayFs, TmpFs, TmpFsOptions, View, VolumeFs, device_file_system,
 };
 use isola_linux_processes::System;
+use isola_linux_processes::cgroup::cgroup_file_system;
 use isola_linux_processes::proc::{proc_file_system, sys_file_system};
 
 /// The part of the memory that files in memory may use: those of the layer above the root volume, and those of each
@@ -66,7 +67,8 @@ impl Root {
     /// A text for people.
     pub async fn mount_generated(&self, system: &Arc<System>) -> Result<(), String> {
         self.mount_at("/proc", proc_file_system(system), "proc", false).await?;
-        self.mount_at("/sys", sys_file_system(system), "sysfs", true).await
+        self.mount_at("/sys", sys_file_system(system), "sysfs", true).await?;
+        self.mount_at("/sys/fs/cgroup", cgroup_file_system(system), "cgroup2", false).await
     }
 
     /// Mounts a file system at a path, whose directories are created if they do not exist.

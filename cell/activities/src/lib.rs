@@ -27,7 +27,7 @@ mod table;
 
 pub use registry::{
     MAX_DEPTH, PRIVATE_NAME_LEN, Private, counted_by, counters, end, generation, list, name_of, named,
-    parent_of, private, register, register_under, start,
+    parent_of, private, register, register_under, rename, start, usage_of,
 };
 
 use core::fmt;

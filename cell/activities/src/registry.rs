@@ -190,6 +190,24 @@ pub fn end(activity: ActivityId) -> bool {
     true
 }
 
+/// Gives an activity another name, which is cut as at its registration: for a process that executes another program. An
+/// activity that does not exist is ignored.
+pub fn rename(activity: ActivityId, name: &str) {
+    let mut tree = registry().tree.lock();
+    if !generation(activity).is_in_use() {
+        return;
+    }
+    match platform().ledger().record(activity) {
+        Some(record) => write_name(record, name),
+        None => tree.node(activity).name = shortened(name, PRIVATE_NAME_LEN),
+    }
+}
+
+/// Returns the usage of an activity, its descendants' included; the default if it does not exist.
+pub fn usage_of(activity: ActivityId) -> Usage {
+    list().into_iter().find(|listed| listed.id == activity).map(|listed| listed.usage).unwrap_or_default()
+}
+
 /// Returns the generation of an activity's slot or entry: another activity of that id has another.
 #[inline]
 pub fn generation(activity: ActivityId) -> Generation {
@@ -400,10 +418,14 @@ fn all() -> Vec<ActivityId> {
 
 /// Gives a claimed slot to the activity of that name.
 fn assign(record: &ActivityRecord, name: &str) {
+    write_name(record, name);
+    record.generation.give_out();
+}
+
+fn write_name(record: &ActivityRecord, name: &str) {
     let name = shortened(name, ACTIVITY_NAME_LEN);
     let bytes = name.bytes().chain(core::iter::repeat(0));
     record.name.iter().zip(bytes).for_each(|(to, byte)| to.store(byte, Ordering::Relaxed));
-    record.generation.give_out();
 }
 
 /// Reports that the first `count` slots of the ledger have been used.

@@ -3,7 +3,7 @@
 use isola_abi::id::ActivityId;
 use isola_activities::{
     APPLICATION, ActivityError, INFRASTRUCTURE, MAX_DEPTH, PRIVATE_NAME_LEN, Usage, counters, end,
-    generation, list, name_of, named, parent_of, private, register, register_under, start,
+    generation, list, name_of, named, parent_of, private, register, register_under, rename, start, usage_of,
 };
 use isola_ebbs::platform;
 use isola_hosted::Settings;
@@ -72,6 +72,23 @@ fn a_cell_has_more_activities_than_its_ledger_has_slots() {
         let again: Vec<ActivityId> = (0..slots).map(|_| register("again").unwrap()).collect();
         assert!(again[..slots - 2].iter().all(|activity| activity.index() < slots));
         assert!(again[slots - 2].index() < slots + 70_000 && cycles(again[slots - 2]) == 0);
+    });
+}
+
+#[test]
+fn an_activity_gets_another_name_and_keeps_its_usage() {
+    in_cell(|| {
+        let above = register("above").unwrap();
+        let below = register_under(above, "12 sh").unwrap();
+        work(below, 70);
+        rename(below, &format!("12 {}\n", "x".repeat(100)));
+        rename(above, "group");
+        assert_eq!((name_of(above), name_of(below)), ("group".into(), format!("12 {}", "x".repeat(61))));
+        assert_eq!((usage_of(above).cycles, usage_of(below).cycles), (70, 70));
+        assert!(end(below));
+        rename(below, "nobody");
+        assert_eq!((usage_of(below), named("nobody").len()), (Usage::default(), 0));
+        assert_eq!(usage_of(above).cycles, 70, "the use of an ended activity is its parent's");
     });
 }
 

@@ -93,6 +93,13 @@ pub fn present_cores() -> CoreSet {
     CoreSet::from_bits(VCORE_RUNNERS.present.load(Ordering::Acquire))
 }
 
+/// Returns the present cores that are halted, or in ring 3 ([`program`](crate::program)), or about to be: for the choice of
+/// a core, as they may wake at any time.
+pub fn halted_cores() -> CoreSet {
+    let mailboxes = mailbox::all();
+    present_cores().filter(|core| mailboxes.is_halted(*core)).fold(CoreSet::default(), CoreSet::with)
+}
+
 /// Makes all running cores check for requests at their next event boundary. Safe to call in any context, also in the
 /// middle of an event: it reads memory that exists since the cell's start, and changes one word by one atomic
 /// instruction.

@@ -19,11 +19,14 @@ pub struct Frame(Arc<OwnedPage>);
 
 struct OwnedPage {
     bytes: Box<FrameBytes>,
-    /// See [`Frame::owners`].
+    /// The owners in the lower half, see [`Frame::owners`], and the account in the upper, see [`Frame::account`].
     owners: AtomicU32,
     /// See [`Frame::pin`].
     pins: AtomicU32,
 }
+
+/// The part of a frame's word that counts owners.
+const OWNERS: u32 = 0xffff;
 
 #[repr(C, align(4096))]
 struct FrameBytes(UnsafeCell<[u8; FRAME_SIZE]>);
@@ -95,12 +98,22 @@ impl Frame {
     ///
     /// The count is that of [`Self::add_owner`] and [`Self::remove_owner`], independent of the references to the frame.
     pub fn owners(&self) -> u32 {
-        self.0.owners.load(Ordering::SeqCst)
+        self.0.owners.load(Ordering::SeqCst) & OWNERS
     }
 
-    /// Counts an owner more.
+    /// Counts an owner more. There are fewer processes than 65,535.
     pub fn add_owner(&self) {
         self.0.owners.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns the number of the account to which the frame is charged; 0 at first.
+    pub fn account(&self) -> u16 {
+        (self.0.owners.load(Ordering::Relaxed) >> 16) as u16
+    }
+
+    /// Records the account to which the frame is charged. Only once, by the frame's creator.
+    pub fn set_account(&self, account: u16) {
+        self.0.owners.fetch_or(u32::from(account) << 16, Ordering::Relaxed);
     }
 
     /// Counts an owner less. Returns whether it was the last one.
@@ -108,7 +121,7 @@ impl Frame {
     /// # Panics
     /// If the frame has no owner.
     pub fn remove_owner(&self) -> bool {
-        let before = self.0.owners.fetch_sub(1, Ordering::SeqCst);
+        let before = self.0.owners.fetch_sub(1, Ordering::SeqCst) & OWNERS;
         assert!(before > 0, "a frame without owners loses one");
         before == 1
     }
@@ -267,7 +280,10 @@ mod tests {
         frame.add_owner();
         clone.add_owner();
         assert_eq!((clone.owners(), clone.duplicate().owners()), (2, 0));
+        frame.set_account(0xffff);
+        assert_eq!((clone.owners(), clone.account(), clone.duplicate().account()), (2, 0xffff, 0));
         assert!(!clone.remove_owner() && frame.remove_owner());
+        assert_eq!((clone.owners(), clone.account()), (0, 0xffff));
         frame.pin();
         assert!(clone.is_pinned() && !clone.duplicate().is_pinned());
         clone.unpin();

@@ -5,7 +5,7 @@
 use crate::Errno;
 use crate::clock::Timestamp;
 use crate::events::Events;
-use crate::inode::{AttributeChange, CallerIds, FileSystem, Inode, LinkTarget};
+use crate::inode::{AttributeChange, CallerIds, FileSystem, Inode, LinkTarget, NewContent, NewInode};
 use crate::metadata::{DeviceNumber, DirectoryEntry, FileSystemStatistics, InodeKind, Metadata, new_device};
 use crate::object::FileObject;
 use crate::outcome::Outcome;
@@ -55,6 +55,22 @@ pub trait GeneratedDirectory: Send + Sync {
     /// Returns the permissions of the directory.
     fn permissions(&self) -> u32 {
         0o555
+    }
+
+    /// Creates a directory in this one.
+    ///
+    /// # Errors
+    /// [`Errno::EPERM`] if the names are not the program's choice; those of the directory.
+    fn make_directory(&self, _name: &[u8]) -> Result<(), Errno> {
+        Err(Errno::EPERM)
+    }
+
+    /// Removes a directory in this one.
+    ///
+    /// # Errors
+    /// As [`Self::make_directory`].
+    fn remove_directory(&self, _name: &[u8]) -> Result<(), Errno> {
+        Err(Errno::EPERM)
     }
 }
 
@@ -183,6 +199,7 @@ pub struct GeneratedFs {
     root: Arc<GeneratedInode>,
     name: &'static str,
     magic: u64,
+    has_fixed_names: bool,
 }
 
 impl GeneratedFs {
@@ -190,7 +207,19 @@ impl GeneratedFs {
     pub fn new(name: &'static str, magic: u64, root: Arc<dyn GeneratedDirectory>) -> Arc<Self> {
         let (owner, device) = (root.owner(), new_device());
         let node = GeneratedNode::Directory(root);
-        Arc::new(Self { root: GeneratedInode::new(node, owner, device, 1), name, magic })
+        let root = GeneratedInode::new(node, owner, device, 1);
+        Arc::new(Self { root, name, magic, has_fixed_names: false })
+    }
+
+    /// Creates a file system whose names never change, so that other file systems can be mounted within it.
+    pub fn with_fixed_names(name: &'static str, magic: u64, root: FixedDirectory) -> Arc<Self> {
+        let (device, node) = (new_device(), GeneratedNode::Directory(Arc::new(root)));
+        Arc::new(Self {
+            root: GeneratedInode::new(node, (0, 0), device, 1),
+            name,
+            magic,
+            has_fixed_names: true,
+        })
     }
 }
 
@@ -208,7 +237,7 @@ impl FileSystem for GeneratedFs {
     }
 
     fn caches_names(&self) -> bool {
-        false
+        self.has_fixed_names
     }
 }
 
@@ -223,6 +252,17 @@ struct GeneratedInode {
 impl GeneratedInode {
     fn new(node: GeneratedNode, owner: (u32, u32), device: DeviceNumber, number: u64) -> Arc<Self> {
         Arc::new(Self { node, owner, device, number, created: Timestamp::now() })
+    }
+
+    /// Returns the inode of a name in this directory.
+    fn child(&self, name: &[u8], caller: CallerIds) -> Option<Arc<dyn Inode>> {
+        let GeneratedNode::Directory(directory) = &self.node else { return None };
+        let node = directory.node(name, caller)?;
+        let owner = match &node {
+            GeneratedNode::Directory(directory) => directory.owner(),
+            GeneratedNode::Text(_) | GeneratedNode::Link(_) => self.owner,
+        };
+        Some(Self::new(node, owner, self.device, self.child_number(name)))
     }
 
     /// Returns the number of the inode that has a name in this directory: always the same.
@@ -262,15 +302,29 @@ impl Inode for GeneratedInode {
     }
 
     fn lookup(&self, name: &[u8], caller: CallerIds) -> Outcome<'_, Option<Arc<dyn Inode>>> {
+        match &self.node {
+            GeneratedNode::Directory(_) => Outcome::ok(self.child(name, caller)),
+            _ => Outcome::error(Errno::ENOTDIR),
+        }
+    }
+
+    fn create<'a>(&'a self, name: &'a [u8], new: &'a NewInode<'a>) -> Outcome<'a, Arc<dyn Inode>> {
         let GeneratedNode::Directory(directory) = &self.node else { return Outcome::error(Errno::ENOTDIR) };
-        Outcome::ok(directory.node(name, caller).map(|node| {
-            let owner = match &node {
-                GeneratedNode::Directory(directory) => directory.owner(),
-                GeneratedNode::Text(_) | GeneratedNode::Link(_) => self.owner,
-            };
-            let inode: Arc<dyn Inode> = Self::new(node, owner, self.device, self.child_number(name));
-            inode
-        }))
+        if !matches!(new.content, NewContent::Directory) {
+            return Outcome::error(Errno::EPERM);
+        }
+        if let Err(error) = directory.make_directory(name) {
+            return Outcome::error(error);
+        }
+        // Another thread may have removed it.
+        self.child(name, CallerIds::default()).ok_or(Errno::ENOENT).into()
+    }
+
+    fn remove_directory<'a>(&'a self, name: &'a [u8]) -> Outcome<'a, ()> {
+        match &self.node {
+            GeneratedNode::Directory(directory) => directory.remove_directory(name).into(),
+            _ => Outcome::error(Errno::ENOTDIR),
+        }
     }
 
     fn list(&self, caller: CallerIds) -> Outcome<'_, Vec<DirectoryEntry>> {

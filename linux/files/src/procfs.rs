@@ -64,20 +64,20 @@ impl GeneratedDirectory for ProcRoot {
     }
 }
 
-/// Creates `/sys` with the entries that the C library reads. `cores` returns the number of cores when a program asks.
-pub fn sys_file_system(cores: impl Fn() -> usize + Clone + Send + Sync + 'static) -> Arc<GeneratedFs> {
+/// Creates `/sys` with the entries that the C library reads. `cores` returns the list of cores when a program asks, with a
+/// line break.
+pub fn sys_file_system(cores: impl Fn() -> String + Clone + Send + Sync + 'static) -> Arc<GeneratedFs> {
     let mut fixed = FixedDirectory::new();
     for name in ["online", "possible", "present"] {
         let cores = cores.clone();
-        let range = move |_: CallerIds| match cores() {
-            0 | 1 => b"0\n".to_vec(),
-            count => format!("0-{}\n", count - 1).into_bytes(),
-        };
+        let range = move |_: CallerIds| cores().into_bytes();
         fixed = fixed.text(&format!("devices/system/cpu/{name}"), range);
     }
     fixed = fixed
+        // The mount point of the groups of processes.
+        .directory("fs/cgroup", Arc::new(FixedDirectory::new()))
         .constant("devices/system/node/online", "0\n")
         .constant("devices/system/node/possible", "0\n")
         .constant("kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
-    GeneratedFs::new("sysfs", SYS_MAGIC, Arc::new(fixed))
+    GeneratedFs::with_fixed_names("sysfs", SYS_MAGIC, fixed)
 }

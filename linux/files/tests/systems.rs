@@ -402,7 +402,7 @@ fn proc_shows_processes_and_generated_texts() {
             .unwrap();
     };
     mount("/proc", tree);
-    mount("/sys", sys_file_system(|| 4));
+    mount("/sys", sys_file_system(|| "0-3\n".into()));
     assert_eq!(system.names("/proc").unwrap(), ["7", "mounts", "self", "sys", "thread-self"]);
     assert_eq!(system.read_file("/sys/devices/system/cpu/online").unwrap(), b"0");
     let text = |path: &str| now(system.open(path, 0).unwrap().read_bytes(0, 100)).unwrap();

@@ -97,6 +97,10 @@ impl Pages {
             self.charge.give_back(1);
             return Err(FaultError::OutOfMemory);
         };
+        match self.charge.account() {
+            0 => {}
+            account => frame.set_account(account),
+        }
         frame.add_owner();
         Ok(frame)
     }
@@ -118,7 +122,7 @@ impl Pages {
     pub fn map_own(&mut self, page: u64, frame: &Frame, rights: PageRights) -> Result<(), FaultError> {
         self.map(page, frame, rights, PageKind::Anonymous).inspect_err(|_| {
             if frame.remove_owner() {
-                self.charge.give_back(1);
+                self.charge.give_back_to(frame.account(), 1);
             }
         })
     }
@@ -297,7 +301,7 @@ impl Pages {
         if frame.owners() > 0 {
             self.resident.anonymous -= 1;
             if frame.remove_owner() {
-                self.charge.give_back(1);
+                self.charge.give_back_to(frame.account(), 1);
             }
         } else if !frame.is(zeros()) {
             *self.resident.count(kind) -= 1;

@@ -98,6 +98,13 @@ impl ProcessMemory {
         self.state.lock().limits = limits;
     }
 
+    /// Charges later frames to another account. Those of the process stay with theirs.
+    pub fn set_charge(&self, charge: Arc<dyn MemoryCharge>) {
+        let former = core::mem::replace(&mut self.state.lock().pages.charge, charge);
+        // Without the lock: the account may end.
+        drop(former);
+    }
+
     /// Returns the numbers of pages in memory.
     pub fn resident(&self) -> ResidentPages {
         self.state.lock().pages.resident

@@ -92,6 +92,11 @@ impl UserBuffer {
         self.left == 0
     }
 
+    /// Shortens the buffer to at most `len` bytes from the position on.
+    pub fn truncate(&mut self, len: usize) {
+        self.left = self.left.min(len);
+    }
+
     /// Copies bytes from the position on, as many as are left and fit. Returns their number, and moves the position.
     pub fn read(&mut self, bytes: &mut [u8]) -> usize {
         let mut done = 0;

@@ -2,18 +2,19 @@
 
 use crate::Errno;
 use crate::calls::{install, unsupported};
-use crate::family::INIT;
+use crate::family::{INIT, MOST_IDS};
 use crate::process::Process;
 use crate::process_file::ProcessFile;
 use crate::signals::{Signal, SignalActions};
 use crate::thread::Thread;
 use crate::thread_state::ThreadState;
-use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 use isola_linux_abi::numbers::{
-    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_DETACHED, CLONE_FILES, CLONE_FS,
-    CLONE_IO, CLONE_PARENT, CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM,
-    CLONE_THREAD, CLONE_UNTRACED, CLONE_VFORK, CLONE_VM, O_CLOEXEC,
+    CAP_SYS_ADMIN, CAP_SYS_RESOURCE, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND,
+    CLONE_DETACHED, CLONE_FILES, CLONE_FS, CLONE_IO, CLONE_PARENT, CLONE_PARENT_SETTID, CLONE_PIDFD,
+    CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD, CLONE_UNTRACED, CLONE_VFORK, CLONE_VM,
+    O_CLOEXEC, RLIMIT_NPROC,
 };
 use isola_user_mode::USER_END;
 
@@ -67,6 +68,7 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         return Err(unsupported(thread, &alloc::format!("clone flags {unknown:#x}"), Errno::EINVAL));
     }
     let is_thread = has(CLONE_THREAD);
+    check_task_count(thread)?;
     let is_invalid = (is_thread && !has(CLONE_SIGHAND))
         || (has(CLONE_SIGHAND) && !has(CLONE_VM))
         || (has(CLONE_SIGHAND) && request.flags & CLONE_CLEAR_SIGHAND != 0)
@@ -116,6 +118,7 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         system: thread.system.clone(),
         process: process.clone(),
         state,
+        account: process.control.account().ok_or(Errno::EAGAIN)?,
         files: if has(CLONE_FILES) { thread.files.clone() } else { Arc::new(thread.files.fork()) },
         view: if has(CLONE_FS) { thread.view.clone() } else { Arc::new(thread.view.fork()) },
         credentials: thread.credentials.clone(),
@@ -129,6 +132,7 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         processor_alarm: None,
         fault: Default::default(),
         exit_code: None,
+        counted_cycles: 0,
         memory,
     };
     if has(CLONE_PIDFD) {
@@ -158,8 +162,9 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
     if has(CLONE_CHILD_SETTID) {
         let _ = child.memory.write_bytes(request.child_tid, &tid.to_le_bytes()).await;
     }
-    let environment = thread.system.environment.clone();
-    environment.spawn(Box::new(move || Box::pin(child.run())));
+    thread.system.created.fetch_add(1, Ordering::Relaxed);
+    child.place();
+    child.start();
     if has(CLONE_VFORK) && !is_thread {
         // Not interrupted: the child runs on the caller's stack.
         process.parent_released().await;
@@ -170,7 +175,31 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
 /// Creates the state of a new thread: signals that the caller blocks are blocked.
 fn new_state(thread: &Thread, tid: u32) -> Arc<ThreadState> {
     let blocked = thread.state.signals.lock().blocked;
-    Arc::new(ThreadState::new(tid, blocked, thread.state.name.lock().clone()))
+    let state = ThreadState::new(tid, blocked, thread.state.name.lock().clone());
+    state.allowed_cores.store(thread.state.allowed_cores.load(Ordering::Relaxed), Ordering::Relaxed);
+    Arc::new(state)
+}
+
+/// Verifies that the user and the groups of the caller's process may have one more process or thread.
+fn check_task_count(thread: &Thread) -> Result<(), Errno> {
+    thread.system.check_task_limits(&thread.process)?;
+    let limit = thread.process.limits.lock().soft(RLIMIT_NPROC);
+    let is_exempt = thread.credentials.user.real == 0
+        || thread.credentials.has(CAP_SYS_RESOURCE)
+        || thread.credentials.has(CAP_SYS_ADMIN);
+    // The number of ids limits all users.
+    if is_exempt || limit >= u64::from(MOST_IDS) {
+        return Ok(());
+    }
+    let user = thread.credentials.user.real;
+    let processes: alloc::vec::Vec<Arc<Process>> = {
+        let family = thread.system.family.lock();
+        family.processes().map(|(_, process)| process.clone()).collect()
+    };
+    let own = processes.iter().filter(|process| process.user.lock().real == user);
+    // A process that has ended counts until its parent has waited for it.
+    let count: usize = own.map(|process| process.thread_count().max(1)).sum();
+    if count as u64 >= limit { Err(Errno::EAGAIN) } else { Ok(()) }
 }
 
 /// Creates a child process.
@@ -187,6 +216,7 @@ fn new_process(
     let limits = thread.process.limits.lock().clone();
     let program = thread.process.program.lock().clone();
     let now = thread.system.environment.monotonic_ns();
+    let name = thread.state.name.lock().clone();
     let mut family = thread.system.family.lock();
     let mut first = None;
     let caller = thread.process.pid;
@@ -198,10 +228,12 @@ fn new_process(
     let process = family.add_process(Some(parent), exit_signal, |pid| {
         let state = new_state(thread, pid);
         first = Some(state.clone());
-        Ok(Process::new(pid, state, actions, limits, now))
+        let control = thread.process.control.for_child(pid, &name);
+        Ok(Process::new(pid, state, actions, limits, control, now))
     })?;
     *process.program.lock() = program;
     *process.user.lock() = thread.credentials.user;
+    *process.credentials.lock() = Some(thread.credentials.clone());
     let state = first.ok_or(Errno::EAGAIN)?;
     Ok((process.pid, process, state))
 }

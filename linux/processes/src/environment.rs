@@ -2,6 +2,8 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::vec::Vec;
+use isola_abi::id::ActivityId;
 use isola_linux_memory::BoxFuture;
 use isola_linux_vdso::ClockPage;
 
@@ -27,8 +29,8 @@ pub trait Environment: Send + Sync {
     /// Waits until [`Self::monotonic_ns`] has reached a time.
     fn sleep_until(&self, monotonic_ns: u64) -> BoxFuture<'static, ()>;
 
-    /// Runs a task on one of the cell's cores.
-    fn spawn(&self, task: TaskMaker);
+    /// Runs a task.
+    fn spawn(&self, task: TaskMaker, placement: TaskPlacement);
 
     /// Returns 64 random bits.
     fn random(&self) -> u64;
@@ -39,6 +41,23 @@ pub trait Environment: Send + Sync {
     /// Returns the core that executes the caller.
     fn current_core(&self) -> usize;
 
+    /// Returns the cores of the cell, a bit for each: the cell has at most 64.
+    fn cores(&self) -> u64 {
+        (0..self.core_count()).fold(0, |cores, core| cores | 1 << core)
+    }
+
+    /// Returns the cores that are halted or execute a program in ring 3, a bit for each.
+    fn halted_cores(&self) -> u64;
+
+    /// Returns whether other work waits for the core that executes the caller.
+    fn has_competition(&self) -> bool;
+
+    /// Returns the times of the cores since the start of the cell, up to their latest changes.
+    fn core_times(&self) -> Vec<CoreTime>;
+
+    /// Returns the activities of the resource grid.
+    fn activities(&self) -> &dyn Activities;
+
     /// Returns the cell's memory and the free part of it, in bytes.
     fn memory(&self) -> (u64, u64);
 
@@ -47,4 +66,76 @@ pub trait Environment: Send + Sync {
 
     /// Writes a line on the cell's console: a trace, or a report of an end by a signal.
     fn report(&self, line: &str);
+}
+
+/// The core and the account of a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskPlacement {
+    /// The core; `None` for any of the cell.
+    pub core: Option<usize>,
+    /// The activity to which its cycles are charged; `None` for that of the caller.
+    pub activity: Option<ActivityId>,
+}
+
+/// The time of a core, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreTime {
+    /// The number of the core.
+    pub core: usize,
+    /// In which it executed events, programs included.
+    pub busy_ns: u64,
+    /// For interrupts.
+    pub interrupt_ns: u64,
+    /// In which it was halted.
+    pub idle_ns: u64,
+    /// The number of its interrupts.
+    pub interrupts: u64,
+}
+
+/// The activities of the resource grid: accounts of cycles, and clients of its schedulers.
+pub trait Activities: Send + Sync {
+    /// Registers an activity below another one, or below that of the application. Returns `None` if the tree is too deep,
+    /// or the cell has no memory for it.
+    fn register(&self, parent: Option<ActivityId>, name: &str) -> Option<ActivityId>;
+
+    /// Gives an activity another name.
+    fn rename(&self, activity: ActivityId, name: &str);
+
+    /// Ends an activity. Its use moves to its parent. If the caller works for it, the rest of that work is the parent's.
+    fn end(&self, activity: ActivityId, parent: Option<ActivityId>);
+
+    /// Returns the cycles of an activity, those of the activities below it included.
+    fn cycles(&self, activity: ActivityId) -> u64;
+
+    /// Sets the share of a resource that an activity gets while others want it, too.
+    fn set_share(&self, activity: ActivityId, resource: SharedResource, share: Share);
+}
+
+/// A resource that the grid divides among processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedResource {
+    /// The time of the cores.
+    Processor,
+    /// The block devices.
+    Disk,
+}
+
+/// A share of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The weight, from 1 to 10,000.
+    pub weight: u32,
+    /// The most bytes per second; `None` for no limit.
+    pub bytes_per_second: Option<u64>,
+}
+
+impl Share {
+    /// The weight of an activity without another one.
+    pub const DEFAULT_WEIGHT: u32 = 100;
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { weight: Self::DEFAULT_WEIGHT, bytes_per_second: None }
+    }
 }

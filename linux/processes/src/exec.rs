@@ -19,7 +19,7 @@ use isola_linux_abi::numbers::{
     PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, RLIMIT_STACK, X_OK,
 };
 use isola_linux_files::{Caller, InodeKind, OpenFile};
-use isola_linux_memory::{MapRequest, MemoryLayout, MemoryLimits, PageSource, ProcessMemory};
+use isola_linux_memory::{MapRequest, MemoryCharge, MemoryLayout, MemoryLimits, PageSource, ProcessMemory};
 use isola_user_mode::PAGE_SIZE;
 
 /// The most interpreters in a row, as in Linux.
@@ -105,6 +105,7 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
         facts.environment = program.stack.environment;
         facts.memory = Some(thread.memory.clone());
     }
+    thread.system.show_name(&thread.process, &program.name);
     *thread.state.name.lock() = program.name;
     thread.process.timers.delete_all(&thread.system, &thread.process);
     thread.process.signals.lock().actions.reset_functions();
@@ -173,7 +174,7 @@ async fn load_program(
         }
     };
     let system = &thread.system;
-    let memory = new_memory(system, memory_limits(&thread.process))?;
+    let memory = new_memory(system, memory_limits(&thread.process), thread.process.control.group().charge())?;
     let placement = match linker {
         Some(_) => Placement::Program(system.environment.random()),
         None => Placement::Anywhere,
@@ -218,14 +219,18 @@ async fn parse(file: &OpenFile, head: &[u8]) -> Result<(Program, Arc<dyn PageSou
     Ok((program, source))
 }
 
-/// Creates memory for a program.
+/// Creates memory for a program. Its frames are charged to this account.
 ///
 /// # Errors
 /// [`Errno::ENOMEM`].
-pub fn new_memory(system: &System, limits: MemoryLimits) -> Result<Arc<ProcessMemory>, Errno> {
+pub fn new_memory(
+    system: &System,
+    limits: MemoryLimits,
+    charge: Arc<dyn MemoryCharge>,
+) -> Result<Arc<ProcessMemory>, Errno> {
     let space = system.user_mode.create_space().map_err(|_| Errno::ENOMEM)?;
     let layout = MemoryLayout::new(Some(system.environment.random()), limits.stack);
-    Ok(ProcessMemory::new(space, layout, limits, system.memory_charge.clone()))
+    Ok(ProcessMemory::new(space, layout, limits, charge))
 }
 
 /// Returns the limits of a process's memory.

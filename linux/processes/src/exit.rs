@@ -28,8 +28,7 @@ pub async fn end_thread(mut thread: Thread) {
     let Thread { system, process, state, memory, files, exit_code, .. } = thread;
     // The last thread of a process can end by itself; its code is that of the process.
     let status = ExitStatus::Exited(exit_code.unwrap_or(0));
-    let per_second = system.environment.cycles().1;
-    process.add_ended_time(thread_time(&state, per_second));
+    process.add_ended_time(thread_time(&state, system.environment.cycles()));
     // Dropped before the parent learns of the end: it may rely on closed pipes and free memory.
     let is_last = process.thread_count() == 1;
     if is_last {

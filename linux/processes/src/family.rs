@@ -201,6 +201,11 @@ impl<P: Clone> Family<P> {
         self.members.iter().map(|(pid, member)| (*pid, &member.process))
     }
 
+    /// Returns the id that was given out last.
+    pub fn latest_id(&self) -> u32 {
+        self.last_id
+    }
+
     /// Returns the parent's id; 0 if the process has none.
     pub fn parent(&self, pid: u32) -> u32 {
         self.members.get(&pid).map_or(0, |member| member.parent)

@@ -9,6 +9,8 @@
 //! - [`ipc`]: System V shared memory, semaphores and message queues.
 //! - [`timers`]: POSIX timers, interval timers, limits of processor time.
 //! - [`loader`], [`exec`]: ELF programs, scripts, the stack of a new program.
+//! - [`control`], [`account`], [`cgroup`]: each process is an activity of the resource grid, below that of its group.
+//! - [`out_of_memory`]: the choice of a process to kill when memory is out.
 //!
 //! **Waiting.** A call that waits is a future. [`Thread::interruptible`](thread::Thread::interruptible) drops it when a signal
 //! arrives; bytes that it has moved are its result.
@@ -22,9 +24,13 @@
 
 extern crate alloc;
 
+pub mod account;
 pub mod asynchronous;
 pub mod calls;
+pub mod cgroup;
 pub mod clone;
+pub mod control;
+pub mod core_loads;
 pub mod credentials;
 pub mod delivery;
 pub mod environment;
@@ -36,7 +42,9 @@ pub mod futex;
 pub mod ipc;
 pub mod limits;
 pub mod loader;
+mod meter;
 pub mod missing;
+pub mod out_of_memory;
 pub mod proc;
 pub mod process;
 mod process_file;
@@ -44,13 +52,15 @@ mod signal_file;
 pub mod signals;
 mod start;
 pub mod system;
+#[cfg(test)]
+mod test_environment;
 pub mod thread;
 pub mod thread_state;
 pub mod timers;
 mod vdso;
 pub mod wait_queue;
 
-pub use environment::{Environment, TaskMaker};
+pub use environment::{Activities, CoreTime, Environment, Share, SharedResource, TaskMaker, TaskPlacement};
 pub use exit_status::ExitStatus;
 pub use isola_linux_abi::Errno;
 pub use start::{FirstProgram, start};

@@ -1,7 +1,8 @@
 //! A process: the state that its threads share.
 
 use crate::asynchronous::AioContexts;
-use crate::credentials::Ids;
+use crate::control::Control;
+use crate::credentials::{Credentials, Ids};
 use crate::exit_status::ExitStatus;
 use crate::family::ProcessorTime;
 use crate::limits::Limits;
@@ -38,10 +39,14 @@ pub struct Process {
     pub timers: ProcessTimers,
     /// Its resource limits.
     pub limits: Mutex<Limits>,
+    /// Its group, account and priority.
+    pub control: Control,
     /// The program that it executes.
     pub program: Mutex<ProgramFacts>,
     /// The user ids of the thread that changed them last, for checks of signals.
     pub user: Mutex<Ids>,
+    /// All of that thread's credentials, for `/proc`.
+    pub credentials: Mutex<Option<Credentials>>,
     /// The open files of its first thread, for `/proc`.
     pub files: Mutex<Option<Weak<DescriptorTable>>>,
     /// The root and working directory of its first thread, for `/proc`.
@@ -77,6 +82,8 @@ struct State {
     /// The thread that executes a new program, for which all others end.
     executing: Option<u32>,
     is_stopped: bool,
+    /// Whether a group of the process is frozen.
+    is_frozen: bool,
     /// The processor time of ended threads.
     ended_time: ProcessorTime,
     /// Whether the memory is no longer that of the parent, which waits for that after `vfork`.
@@ -101,6 +108,7 @@ impl Process {
         first: Arc<ThreadState>,
         actions: SignalActions,
         limits: Limits,
+        control: Control,
         start_ns: u64,
     ) -> Arc<Self> {
         let state = State { threads: alloc::vec![first], ..State::default() };
@@ -117,8 +125,10 @@ impl Process {
             has_ended: AtomicBool::new(false),
             timers,
             limits: Mutex::new(limits),
+            control,
             program: Mutex::default(),
             user: Mutex::default(),
+            credentials: Mutex::default(),
             files: Mutex::default(),
             view: Mutex::default(),
             aio: AioContexts::default(),
@@ -211,20 +221,38 @@ impl Process {
         self.changes.wake_all();
     }
 
+    /// Freezes the process, or lets it continue. Its parent does not learn of it.
+    pub fn set_frozen(&self, is_frozen: bool) {
+        let (changes, threads) = {
+            let mut state = self.state.lock();
+            (core::mem::replace(&mut state.is_frozen, is_frozen) != is_frozen, state.threads.clone())
+        };
+        if changes && is_frozen {
+            threads.iter().for_each(|thread| thread.interrupt());
+        }
+        if changes {
+            self.changes.wake_all();
+        }
+    }
+
     /// Returns the demand that a thread meets before its program continues.
     pub fn demand(&self, thread: &ThreadState) -> Option<Demand> {
         let state = self.state.lock();
         match (state.ending, state.executing) {
             (Some(status), _) => Some(Demand::EndProcess(status)),
             (None, Some(tid)) if tid != thread.tid() => Some(Demand::EndThread),
-            _ if state.is_stopped => Some(Demand::Stop),
+            _ if state.is_stopped || state.is_frozen => Some(Demand::Stop),
             _ => None,
         }
     }
 
-    /// Waits until a stopped process continues or ends.
+    /// Waits until a stopped or frozen process continues or ends.
     pub async fn continued(&self) {
-        self.changes.wait_until(|| (!self.state.lock().is_stopped).then_some(())).await;
+        let continues = || {
+            let state = self.state.lock();
+            (state.ending.is_some() || !(state.is_stopped || state.is_frozen)).then_some(())
+        };
+        self.changes.wait_until(continues).await;
     }
 
     /// Ends all threads but that one, which executes a new program. Returns `false` if another does so already, or the
@@ -291,7 +319,11 @@ mod tests {
 
     fn process() -> (Arc<Process>, Arc<ThreadState>) {
         let first = thread(5);
-        (Process::new(5, first.clone(), SignalActions::default(), Limits::default(), 0), first)
+        let environment = crate::test_environment::environment();
+        let group =
+            crate::cgroup::Group::root(&environment, Arc::new(isola_linux_memory::FrameBudget::new(1)));
+        let control = Control::new(&environment, group, 5, b"test");
+        (Process::new(5, first.clone(), SignalActions::default(), Limits::default(), control, 0), first)
     }
 
     #[test]

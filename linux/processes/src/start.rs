@@ -1,6 +1,7 @@
 //! The first process.
 
 use crate::Errno;
+use crate::control::Control;
 use crate::credentials::Credentials;
 use crate::exec::{execute, new_memory, open_program};
 use crate::exit_status::ExitStatus;
@@ -12,7 +13,6 @@ use crate::signals::{SignalActions, SignalSet};
 use crate::system::System;
 use crate::thread::Thread;
 use crate::thread_state::ThreadState;
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use isola_abi::user_context::UserContext;
@@ -39,17 +39,20 @@ pub struct FirstProgram {
 pub async fn start(system: &Arc<System>, program: FirstProgram) -> Result<ExitStatus, Errno> {
     let limits = Limits::default();
     let memory_limits = MemoryLimits::default();
-    let memory = new_memory(system, memory_limits)?;
+    let memory = new_memory(system, memory_limits, system.root_group.charge())?;
     let state = Arc::new(ThreadState::new(INIT, SignalSet::EMPTY, Vec::new()));
     let process = system.family.lock().add_process(None, None, |pid| {
+        let control = Control::new(&system.environment, system.root_group.clone(), pid, b"init");
         Ok(Process::new(
             pid,
             state.clone(),
             SignalActions::default(),
             limits,
+            control,
             system.environment.monotonic_ns(),
         ))
     })?;
+    let account = process.control.account().ok_or(Errno::ESRCH)?;
     let descriptors = DescriptorTable::new();
     for file in program.standard_files {
         descriptors.install(file, OnExec::Keep, usize::MAX)?;
@@ -59,6 +62,7 @@ pub async fn start(system: &Arc<System>, program: FirstProgram) -> Result<ExitSt
         system: system.clone(),
         process: process.clone(),
         state,
+        account,
         memory,
         files: Arc::new(descriptors),
         view: Arc::new(View::new(system.namespace.clone())),
@@ -73,14 +77,16 @@ pub async fn start(system: &Arc<System>, program: FirstProgram) -> Result<ExitSt
         processor_alarm: None,
         fault: Default::default(),
         exit_code: None,
+        counted_cycles: 0,
     };
     process.show(&thread.files, &thread.view);
     thread.set_credentials(program.credentials);
     if let Err(error) = execute_first(&mut thread, &program.directory, program.input).await {
+        process.control.close();
         system.family.lock().cancel(process.pid);
         return Err(error);
     }
-    system.environment.spawn(Box::new(move || Box::pin(thread.run())));
+    thread.start();
     let ended = || system.ended_status();
     Ok(process.changes.wait_until(ended).await)
 }

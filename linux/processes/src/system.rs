@@ -1,6 +1,8 @@
 //! The processes of a cell, and their shared state.
 
 use crate::Errno;
+use crate::cgroup::Group;
+use crate::core_loads::CoreLoads;
 use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::family::{ChildNotice, Family, ProcessorTime};
@@ -12,11 +14,12 @@ use crate::signals::{Handler, SI_USER, Signal, SignalFacts, SignalInfo, SignalSe
 use crate::thread_state::ThreadState;
 use crate::timers::Alarms;
 use crate::vdso::Vdso;
+use crate::wait_queue::WaitQueue;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use isola_linux_abi::net::{AF_NETLINK, AF_UNIX};
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
@@ -34,6 +37,18 @@ pub struct System {
     pub environment: Arc<dyn Environment>,
     /// The account of the memory of all processes.
     pub memory_charge: Arc<dyn MemoryCharge>,
+    /// The group of all processes: the root of the cgroup file system.
+    pub root_group: Arc<Group>,
+    /// The cores that execute threads.
+    pub loads: CoreLoads,
+    /// Woken when a process has ended, so that threads without memory try again.
+    pub freed_memory: WaitQueue,
+    /// When the system was created, in nanoseconds of the monotonic clock.
+    pub started_ns: u64,
+    /// The number of processes that have ended.
+    pub ends: AtomicU64,
+    /// The number of processes and threads that were created.
+    pub created: AtomicU64,
     /// The mounts.
     pub namespace: Arc<Namespace>,
     /// The files of `memfd_create`.
@@ -71,6 +86,8 @@ impl System {
         namespace: Arc<Namespace>,
         traces: bool,
     ) -> Arc<Self> {
+        let started_ns = environment.monotonic_ns();
+        let root_group = Group::root(&environment, memory_charge);
         let memory_files = MemoryFiles::new(TmpFsOptions::of_len(environment.memory().0 / 2));
         let host_name = Mutex::new(environment.host_name());
         let ipc = Ipc::new(environment.memory().0);
@@ -83,7 +100,13 @@ impl System {
         Arc::new(Self {
             user_mode,
             environment,
-            memory_charge,
+            memory_charge: root_group.charge(),
+            root_group,
+            loads: CoreLoads::default(),
+            freed_memory: WaitQueue::default(),
+            started_ns,
+            ends: AtomicU64::new(0),
+            created: AtomicU64::new(0),
             namespace,
             memory_files,
             sockets,
@@ -198,6 +221,8 @@ impl System {
     /// Records that all threads of a process have ended.
     pub fn process_ended(&self, process: &Arc<Process>, status: ExitStatus, time: ProcessorTime) {
         process.program.lock().memory = None;
+        process.control.group().add_ended_time(time);
+        process.control.close();
         process.aio.clear();
         process.timers.end(self, process);
         self.ipc.semaphores.end_process(process.pid, self.environment.unix_ns() / 1_000_000_000);
@@ -222,6 +247,8 @@ impl System {
             *self.ended.lock() = Some(status);
         }
         process.changes.wake_all();
+        self.ends.fetch_add(1, Ordering::SeqCst);
+        self.freed_memory.wake_all();
     }
 
     /// Sends the signal of a child's change to its parent, and wakes the parent's waiting threads.

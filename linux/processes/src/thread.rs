@@ -1,24 +1,26 @@
 //! A thread: a task that runs the program and serves its traps.
 
+use crate::account::Account;
+use crate::cgroup::bandwidth::Grant;
 use crate::credentials::Credentials;
-use crate::exit_status::ExitStatus;
+use crate::environment::{TaskMaker, TaskPlacement};
 use crate::family::ProcessorTime;
 use crate::process::{Demand, Process};
 use crate::signals::{FaultFacts, Signal, SignalFacts, SignalInfo};
 use crate::system::System;
 use crate::thread_state::ThreadState;
 use crate::timers::processor;
-use crate::{Errno, calls, delivery, exit};
+use crate::{Errno, calls, delivery, exit, meter};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
 use core::future::{Future, poll_fn};
 use core::pin::pin;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use core::task::Poll;
 use isola_abi::user_context::UserRegisters;
 use isola_linux_files::{self as files, AlarmKey, Caller, CallerIds, DescriptorTable, View};
-use isola_linux_memory::{FaultError, ProcessMemory};
+use isola_linux_memory::{BoxFuture, FaultError, ProcessMemory};
 use isola_user_mode::{Trap, UserThread};
 
 /// A thread of a process. Only its own task has it.
@@ -29,6 +31,8 @@ pub struct Thread {
     pub process: Arc<Process>,
     /// The part that others use.
     pub state: Arc<ThreadState>,
+    /// The account of its task's cycles.
+    pub account: Arc<Account>,
     /// The memory of its process.
     pub memory: Arc<ProcessMemory>,
     /// Its open files.
@@ -57,6 +61,9 @@ pub struct Thread {
     pub fault: FaultFacts,
     /// The code with which the program ended this thread.
     pub exit_code: Option<u8>,
+    /// Its use of a limited group's time.
+    /// The cycles that a limited group has counted.
+    pub counted_cycles: u64,
 }
 
 /// A call that was interrupted and continues with the rest of its time.
@@ -117,6 +124,8 @@ impl From<Interrupted> for Errno {
 pub enum Flow {
     /// It runs its program.
     Continue,
+    /// Its task ends, and it continues in a new one: on another core, or for another account.
+    Move,
     /// It ends.
     End,
 }
@@ -134,33 +143,47 @@ impl Thread {
         })
         .await;
         self.attend_to_processor_timers();
+        // Ends the run of the program when a limited group is to be asked again.
+        let mut timer = None;
         loop {
             if self.state.has_attention() {
                 if self.process.timers.has_processor_timers() {
                     processor::check(&mut self);
                 }
-                if self.attend().await == Flow::End {
-                    break;
+                match self.attend().await {
+                    Flow::Continue => {}
+                    Flow::Move => return self.start(),
+                    Flow::End => break,
                 }
             }
-            let before = self.system.environment.cycles().0;
+            if self.process.control.is_limited() && !self.has_time(&mut timer).await {
+                continue;
+            }
+            self.state.meter.enter_user(self.system.environment.cycles().0);
             let trap = self.user.run();
-            let after = self.system.environment.cycles().0;
-            add(&self.state.user_cycles, after.wrapping_sub(before));
+            self.state.meter.leave_user(self.system.environment.cycles().0);
             match trap {
                 Trap::SystemCall => self.call().await,
                 Trap::PageFault { address, access } => {
-                    if let Err(error) = self.memory.fault(address, access).await {
-                        self.fault(error, address);
+                    self.process.control.faults.fetch_add(1, Ordering::Relaxed);
+                    match self.memory.fault(address, access).await {
+                        Ok(()) => {}
+                        Err(FaultError::OutOfMemory) => self.find_memory().await,
+                        Err(error) => self.fault(error, address),
                     }
                 }
                 Trap::Exception { vector, error_code } => self.exception(vector, error_code),
                 Trap::Interrupt => {
                     self.attend_to_processor_timers();
-                    give_way().await;
+                    match self.idle_core() {
+                        Some(core) => {
+                            self.state.core.store(core as u32, Ordering::Relaxed);
+                            return self.start();
+                        }
+                        None => self.give_way().await,
+                    }
                 }
             }
-            add(&self.state.system_cycles, self.system.environment.cycles().0.wrapping_sub(after));
         }
         exit::end_thread(self).await;
     }
@@ -171,6 +194,90 @@ impl Thread {
         if self.process.timers.has_processor_timers() {
             self.state.interrupt();
         }
+    }
+
+    /// Lets other events run.
+    pub async fn give_way(&self) {
+        self.state.is_preempted.store(true, Ordering::Relaxed);
+        give_way().await;
+        self.state.is_preempted.store(false, Ordering::Relaxed);
+    }
+
+    /// Runs the thread in a task of its own, on its core and for its process's account.
+    pub fn start(mut self) {
+        if let Some(account) = self.process.control.account() {
+            self.account = account;
+        }
+        let environment = self.system.environment.clone();
+        // Before the new task can run.
+        self.state.meter.end(environment.cycles().0);
+        let cores = environment.cores();
+        let core = self.state.core.load(Ordering::Relaxed) as usize;
+        let placement = TaskPlacement {
+            core: (core < 64 && cores >> core & 1 != 0).then_some(core),
+            activity: self.account.activity(),
+        };
+        let task: TaskMaker = Box::new(move || Box::pin(meter::metered(self)));
+        environment.spawn(task, placement);
+    }
+
+    /// Chooses the core of a new thread: one of the allowed cores that has nothing to do, or else any of them in turn.
+    pub fn place(&self) {
+        let environment = &self.system.environment;
+        let cores = environment.cores();
+        let allowed = match self.state.allowed_cores.load(Ordering::Relaxed) & cores {
+            0 => cores,
+            allowed => allowed,
+        };
+        let in_turn = || {
+            let turn = self.system.created.load(Ordering::Relaxed) % u64::from(allowed.count_ones().max(1));
+            let rest = (0..turn).fold(allowed, |rest, _| rest & (rest - 1));
+            rest.trailing_zeros() as usize
+        };
+        let core = self.system.loads.idle_core(environment.halted_cores() & allowed).unwrap_or_else(in_turn);
+        self.state.core.store(core as u32, Ordering::Relaxed);
+    }
+
+    /// Returns a core that has nothing to do, if other work waits for this one.
+    fn idle_core(&self) -> Option<usize> {
+        let environment = &self.system.environment;
+        let allowed = self.state.allowed_cores.load(Ordering::Relaxed);
+        if !environment.has_competition() {
+            return None;
+        }
+        self.system.loads.idle_core(environment.halted_cores() & allowed & !(1 << environment.current_core()))
+    }
+
+    /// Asks the groups of the process that have a limit whether the program may continue, and waits if it may not. Returns
+    /// `false` if something else has to be done first.
+    async fn has_time(&mut self, timer: &mut Option<BoxFuture<'static, ()>>) -> bool {
+        let environment = self.system.environment.clone();
+        let (now, per_second) = environment.cycles();
+        let total = self.state.meter.total(now);
+        let used = total.saturating_sub(core::mem::replace(&mut self.counted_cycles, total));
+        let used_ns = ns_of(used, per_second);
+        let now_ns = environment.monotonic_ns();
+        let mut slice_ns = u64::MAX;
+        let mut until_ns = None;
+        for group in self.process.control.group().with_ancestors() {
+            match group.bandwidth(now_ns, used_ns) {
+                Grant::Run(ns) => slice_ns = slice_ns.min(ns),
+                Grant::WaitUntil(end_ns) => until_ns = until_ns.max(Some(end_ns)),
+            }
+        }
+        if let Some(until_ns) = until_ns {
+            *timer = None;
+            // A signal is handled at once.
+            let _ = self.interruptible(environment.sleep_until(until_ns)).await;
+            return false;
+        }
+        if slice_ns < u64::MAX {
+            // The timer makes the program leave ring 3.
+            let mut end = environment.sleep_until(now_ns + slice_ns);
+            poll_fn(|context| Poll::Ready(_ = end.as_mut().poll(context))).await;
+            *timer = Some(end);
+        }
+        true
     }
 
     /// Ends the thread after the call.
@@ -204,6 +311,7 @@ impl Thread {
         };
         // Others check it before they send a signal.
         *self.process.user.lock() = credentials.user;
+        *self.process.credentials.lock() = Some(credentials.clone());
         self.credentials = credentials;
     }
 
@@ -269,6 +377,11 @@ impl Thread {
             if self.exit_code.is_some() {
                 return Flow::End;
             }
+            if !self.process.control.has_account(&self.account) || !self.has_allowed_core() {
+                // The new task checks for signals.
+                self.state.interrupt();
+                return Flow::Move;
+            }
             match self.process.demand(&self.state) {
                 Some(Demand::EndProcess(_) | Demand::EndThread) => return Flow::End,
                 Some(Demand::Stop) => self.process.continued().await,
@@ -280,6 +393,20 @@ impl Thread {
         }
     }
 
+    /// Returns whether the thread may run on its core. Otherwise chooses another one.
+    fn has_allowed_core(&self) -> bool {
+        let environment = &self.system.environment;
+        let allowed = self.state.allowed_cores.load(Ordering::Relaxed) & environment.cores();
+        // All allowed cores have left the cell: as in Linux, the thread then runs anywhere.
+        if allowed == 0 || allowed >> environment.current_core() & 1 != 0 {
+            return true;
+        }
+        let idle = self.system.loads.idle_core(environment.halted_cores() & allowed);
+        let core = idle.unwrap_or(allowed.trailing_zeros() as usize);
+        self.state.core.store(core as u32, Ordering::Relaxed);
+        false
+    }
+
     /// Sends the signal of a page fault.
     fn fault(&mut self, error: FaultError, address: u64) {
         /// `si_code` of SIGSEGV and SIGBUS.
@@ -289,14 +416,7 @@ impl Thread {
         let (signal, code) = match error {
             FaultError::NotMapped => (Signal::SIGSEGV, SEGV_MAPERR),
             FaultError::NotPermitted => (Signal::SIGSEGV, SEGV_ACCERR),
-            FaultError::NoContents => (Signal::SIGBUS, BUS_ADRERR),
-            FaultError::OutOfMemory => {
-                self.system
-                    .environment
-                    .report(&alloc::format!("linux: out of memory: process {} is killed", self.process.pid));
-                self.process.end(ExitStatus::Killed { signal: Signal::SIGKILL, dumps_core: false });
-                return;
-            }
+            FaultError::NoContents | FaultError::OutOfMemory => (Signal::SIGBUS, BUS_ADRERR),
         };
         self.fault = FaultFacts { vector: 14, error_code: 0, address };
         self.force(SignalInfo { signal, code, errno: 0, facts: SignalFacts::Fault { address } });
@@ -332,21 +452,19 @@ impl Thread {
 
     /// Returns the processor time of the thread.
     pub fn time(&self) -> ProcessorTime {
-        thread_time(&self.state, self.system.environment.cycles().1)
+        thread_time(&self.state, self.system.environment.cycles())
     }
 }
 
-/// Returns the processor time of a thread; `cycles` is the number of cycles in a second.
-pub fn thread_time(state: &ThreadState, cycles: u64) -> ProcessorTime {
-    let ns = |counter: &AtomicU64| {
-        (u128::from(counter.load(Ordering::Relaxed)) * 1_000_000_000 / u128::from(cycles.max(1))) as u64
-    };
-    ProcessorTime { user_ns: ns(&state.user_cycles), system_ns: ns(&state.system_cycles) }
+/// Returns the processor time of a thread; `clock` is the cycle counter, and the number of its cycles in a second.
+pub fn thread_time(state: &ThreadState, clock: (u64, u64)) -> ProcessorTime {
+    let (user, system) = state.meter.read(clock.0);
+    ProcessorTime { user_ns: ns_of(user, clock.1), system_ns: ns_of(system, clock.1) }
 }
 
-/// Adds to a counter of which this thread is the only writer.
-fn add(counter: &AtomicU64, cycles: u64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(cycles), Ordering::Relaxed);
+/// Returns the time of a number of cycles, in nanoseconds.
+fn ns_of(cycles: u64, per_second: u64) -> u64 {
+    (u128::from(cycles) * 1_000_000_000 / u128::from(per_second.max(1))) as u64
 }
 
 /// Lets other events run.

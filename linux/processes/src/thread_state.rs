@@ -1,5 +1,6 @@
 //! The part of a thread that others use: its signals, and the request to leave its program or its wait.
 
+use crate::meter::Meter;
 use crate::signals::{AlternateStack, PendingSignals, Signal, SignalActions, SignalSet};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -29,10 +30,14 @@ pub struct ThreadState {
     pub signals: Mutex<ThreadSignals>,
     /// The name, of at most 15 bytes (`PR_SET_NAME`).
     pub name: Mutex<Vec<u8>>,
-    /// Its cycles in user mode.
-    pub user_cycles: AtomicU64,
-    /// Its cycles in calls and page faults.
-    pub system_cycles: AtomicU64,
+    /// Its cycles.
+    pub meter: Meter,
+    /// The cores on which it may run, a bit for each.
+    pub allowed_cores: AtomicU64,
+    /// Whether it has left its core to others, and waits for it again.
+    pub is_preempted: AtomicBool,
+    /// The core of its task.
+    pub core: AtomicU32,
     /// Whether the thread checks for signals, stops and its end before the program continues.
     has_attention: AtomicBool,
     /// Whether the thread ends: it takes no lock any more.
@@ -48,8 +53,10 @@ impl ThreadState {
             tid: AtomicU32::new(tid),
             signals: Mutex::new(signals),
             name: Mutex::new(name),
-            user_cycles: AtomicU64::new(0),
-            system_cycles: AtomicU64::new(0),
+            meter: Meter::default(),
+            allowed_cores: AtomicU64::new(u64::MAX),
+            is_preempted: AtomicBool::new(false),
+            core: AtomicU32::new(0),
             has_attention: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             waker: Mutex::new(None),
@@ -91,6 +98,11 @@ impl ThreadState {
             Some(old) => old.clone_from(waker),
             None => *place = Some(waker.clone()),
         }
+    }
+
+    /// Returns whether the thread runs, or waits for a core only.
+    pub fn is_runnable(&self) -> bool {
+        self.meter.runs() || self.is_preempted.load(Ordering::Relaxed)
     }
 
     /// Returns whether the thread was interrupted since [`Self::take_attention`].

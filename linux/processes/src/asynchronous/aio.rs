@@ -7,6 +7,7 @@ use super::in_flight::{End, InFlight};
 use super::operation::{Operation, Submitter};
 use super::{once, signal};
 use crate::Errno;
+use crate::environment::{TaskMaker, TaskPlacement};
 use crate::wait_queue::WaitQueue;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -118,7 +119,7 @@ impl AioContext {
         }
         let (context, submitter) = (self.clone(), submitter.clone());
         let environment = submitter.system.environment.clone();
-        environment.spawn(Box::new(move || {
+        let task: TaskMaker = Box::new(move || {
             Box::pin(async move {
                 let attempt = operation.attempt(&submitter, None);
                 let result = match in_flight.bounded(&submitter.system, None, attempt).await {
@@ -127,7 +128,8 @@ impl AioContext {
                 };
                 context.complete(&in_flight, (data, address), result, &counter);
             })
-        }));
+        });
+        environment.spawn(task, TaskPlacement::default());
         Ok(())
     }
 

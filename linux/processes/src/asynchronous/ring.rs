@@ -10,6 +10,7 @@ use super::pages::{COMPLETION_LEN, RingPages, RingWord};
 use super::registered::Registered;
 use super::{once, signal};
 use crate::Errno;
+use crate::environment::{TaskMaker, TaskPlacement};
 use crate::thread::Thread;
 use crate::wait_queue::WaitQueue;
 use alloc::boxed::Box;
@@ -242,13 +243,14 @@ impl Ring {
 
     fn spawn(self: &Arc<Self>, mut chain: Chain) {
         let environment = chain.submitter.system.environment.clone();
-        environment.spawn(Box::new(move || {
+        let task: TaskMaker = Box::new(move || {
             Box::pin(async move {
                 chain.run().await;
                 let ring = chain.ring.clone();
                 ring.ended(&chain);
             })
-        }));
+        });
+        environment.spawn(task, TaskPlacement::default());
     }
 
     /// Notes the end of a chain, and starts those that waited for it.

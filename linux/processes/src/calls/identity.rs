@@ -8,7 +8,9 @@ use crate::signals::Signal;
 use crate::thread::Thread;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
-use isola_linux_abi::numbers::{CAP_LAST_CAP, CAP_SETPCAP, CAP_SYS_RESOURCE, NGROUPS_MAX, RLIMIT_CPU};
+use isola_linux_abi::numbers::{
+    CAP_LAST_CAP, CAP_SETPCAP, CAP_SYS_RESOURCE, NGROUPS_MAX, RLIMIT_CPU, RLIMIT_FSIZE,
+};
 use isola_linux_abi::prctl::{
     PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, PR_CAP_AMBIENT_IS_SET, PR_CAP_AMBIENT_LOWER,
     PR_CAP_AMBIENT_RAISE, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_GET_CHILD_SUBREAPER, PR_GET_DUMPABLE,
@@ -305,6 +307,9 @@ pub async fn prctl(thread: &mut Thread, option: u32, argument: u64, third: u64, 
             }
             let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(NAME_LEN - 1);
             *thread.state.name.lock() = bytes[..len].to_vec();
+            if thread.state.tid() == thread.process.pid {
+                thread.system.show_name(&thread.process, &bytes[..len]);
+            }
             Ok(0)
         }
         PR_GET_NAME => {
@@ -416,6 +421,9 @@ pub async fn prlimit64(thread: &mut Thread, pid: i32, resource: u32, new: u64, o
         }
         before
     };
+    if let (RLIMIT_FSIZE, Some(limit)) = (resource, wanted) {
+        process.control.set_limits_files(limit.soft != crate::limits::UNLIMITED);
+    }
     if let Some(limit) = wanted
         && resource == RLIMIT_CPU
     {

@@ -48,6 +48,10 @@ pub async fn sysinfo(thread: &mut Thread, buffer: u64) -> CallResult {
     put(32, total);
     put(40, free);
     let processes = thread.system.family.lock().processes().count() as u16;
+    // In units of 2^-16.
+    for (index, hundredths) in crate::proc::load_averages(&thread.system).into_iter().enumerate() {
+        put(8 + 8 * index, hundredths * 65_536 / 100);
+    }
     bytes[80..82].copy_from_slice(&processes.to_le_bytes());
     bytes[104..108].copy_from_slice(&1_u32.to_le_bytes());
     thread.memory.write_bytes(buffer, &bytes).await?;

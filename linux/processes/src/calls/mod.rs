@@ -19,6 +19,7 @@ mod signals;
 mod sockets;
 mod time;
 mod timers;
+mod trace;
 mod words;
 
 pub(crate) use files::install;
@@ -31,7 +32,7 @@ pub(crate) use words::{half_at, word_at};
 use crate::Errno;
 use crate::thread::Thread;
 use alloc::format;
-use alloc::string::String;
+use alloc::string::ToString;
 use isola_linux_abi::numbers;
 use words::Word;
 
@@ -198,9 +199,8 @@ calls! {
     __NR_umask(mask) => files::umask;
     __NR_gettimeofday(time, zone) => time::gettimeofday [wait];
     __NR_getrlimit(resource, limit) => identity::getrlimit [wait];
-    #[doc = "Times and resident memory only."]
+    #[doc = "Times, resident memory, page faults and turns only."]
     __NR_getrusage(who, buffer) => time::getrusage [wait];
-    #[doc = "No load averages."]
     __NR_sysinfo(buffer) => information::sysinfo [wait];
     __NR_times(buffer) => time::times [wait];
     __NR_getuid() => identity::getuid;
@@ -239,12 +239,18 @@ calls! {
     __NR_personality(persona) => information::personality;
     __NR_statfs(path, buffer) => files::statfs [wait];
     __NR_fstatfs(descriptor, buffer) => files::fstatfs [wait];
+    __NR_getpriority(which, who) => scheduling::getpriority;
+    #[doc = "A priority is that of the process."]
+    __NR_setpriority(which, who, nice) => scheduling::setpriority;
+    #[doc = "The policy is that of the process."]
+    __NR_sched_setparam(tid, parameter) => scheduling::sched_setparam [wait];
     __NR_sched_getparam(tid, parameter) => scheduling::sched_getparam [wait];
-    #[doc = "SCHED_OTHER only."]
+    #[doc = "The policy is that of the process. SCHED_FIFO and SCHED_RR give the highest weight, not precedence; no SCHED_DEADLINE."]
     __NR_sched_setscheduler(tid, policy, parameter) => scheduling::sched_setscheduler [wait];
     __NR_sched_getscheduler(tid) => scheduling::sched_getscheduler;
     __NR_sched_get_priority_max(policy) => scheduling::sched_get_priority_max;
     __NR_sched_get_priority_min(policy) => scheduling::sched_get_priority_min;
+    __NR_sched_rr_get_interval(tid, interval) => scheduling::sched_rr_get_interval [wait];
     __NR_mlock(address, len) => memory::mlock [wait];
     __NR_munlock(address, len) => memory::munlock;
     __NR_mlockall(flags) => memory::mlockall [wait];
@@ -275,7 +281,6 @@ calls! {
     __NR_time(address) => time::time [wait];
     #[doc = "All threads have the same priority, which no lock changes."]
     __NR_futex(word, operation, value, timeout, second, third) => futex::futex [wait];
-    #[doc = "Checked, without effect."]
     __NR_sched_setaffinity(tid, len, mask) => scheduling::sched_setaffinity [wait];
     __NR_sched_getaffinity(tid, len, mask) => scheduling::sched_getaffinity [wait];
     __NR_io_setup(most, context) => asynchronous::io_setup [wait];
@@ -304,6 +309,9 @@ calls! {
     __NR_epoll_ctl(epoll, operation, descriptor, event) => files::epoll_ctl [wait];
     __NR_tgkill(group, tid, number) => signals::tgkill;
     __NR_waitid(kind, id, info, options, resources) => processes::waitid [wait];
+    #[doc = "A priority is that of the process, and a weight at block devices."]
+    __NR_ioprio_set(which, who, priority) => scheduling::ioprio_set;
+    __NR_ioprio_get(which, who) => scheduling::ioprio_get;
     __NR_inotify_init() => files::inotify_init;
     __NR_inotify_add_watch(instance, path, mask) => files::inotify_add_watch [wait];
     __NR_inotify_rm_watch(instance, watch) => files::inotify_rm_watch;
@@ -353,6 +361,9 @@ calls! {
     __NR_open_by_handle_at(mount, handle, flags) => files::open_by_handle_at;
     __NR_sendmmsg(descriptor, vector, count, flags) => sockets::sendmmsg [wait];
     __NR_getcpu(core, node) => scheduling::getcpu [wait];
+    #[doc = "As sched_setscheduler."]
+    __NR_sched_setattr(tid, attributes, flags) => scheduling::sched_setattr [wait];
+    __NR_sched_getattr(tid, attributes, size, flags) => scheduling::sched_getattr [wait];
     __NR_renameat2(directory, path, new_directory, new_path, flags) => files::renameat2 [wait];
     __NR_getrandom(buffer, len, flags) => information::getrandom [wait];
     #[doc = "No huge pages."]
@@ -390,44 +401,28 @@ pub async fn serve(thread: &mut Thread, number: u64, words: [u64; 6]) -> CallRes
     if !thread.system.traces {
         return dispatch(thread, number, words).await;
     }
-    let name = call(number).map_or_else(|| format!("call {number}"), |call| call.name.into());
-    let arguments = arguments(call(number), words);
-    let (pid, tid) = (thread.process.pid, thread.state.tid());
+    let traced = trace::TracedCall::begin(thread, call(number), number, &words).await;
     const EXECVE: u64 = numbers::__NR_execve as u64;
     const EXIT: u64 = numbers::__NR_exit as u64;
     const EXIT_GROUP: u64 = numbers::__NR_exit_group as u64;
-    if matches!(number, EXECVE | EXIT | EXIT_GROUP) {
-        thread.system.environment.report(&format!("[{pid}/{tid}] {name}({arguments})"));
-    }
     let system = thread.system.clone();
+    if matches!(number, EXIT | EXIT_GROUP) {
+        system.environment.report(&traced.without_result());
+        return dispatch(thread, number, words).await;
+    }
     let result = dispatch(thread, number, words).await;
-    let shown = match result {
-        Ok(value) if value as i64 > -4096 && value < 10_000_000 => format!("{value}"),
-        Ok(value) => format!("{value:#x}"),
-        Err(errno) => format!("-1 {errno}"),
-    };
-    system.environment.report(&format!("[{pid}/{tid}] {name}({arguments}) = {shown}"));
+    if number == EXECVE && result.is_ok() {
+        // The memory with the arguments is gone.
+        system.environment.report(&(traced.without_result().trim_end_matches('?').to_string() + "0"));
+        return result;
+    }
+    system.environment.report(&traced.end(thread, result).await);
     result
 }
 
 /// Returns the call with this number.
 pub fn call(number: u64) -> Option<&'static Call> {
     CALLS.iter().find(|call| call.number == number)
-}
-
-/// Returns the arguments of a call in a trace.
-fn arguments(call: Option<&Call>, words: [u64; 6]) -> String {
-    let count = call.map_or(6, |call| call.parameters.len());
-    let shown = words.iter().take(count).enumerate().map(|(index, word)| {
-        let name = call.and_then(|call| call.parameters.get(index)).copied().unwrap_or("");
-        let value = if *word < 65_536 || (*word as i64) < 0 && (*word as i64) > -65_536 {
-            format!("{}", *word as i64)
-        } else {
-            format!("{word:#x}")
-        };
-        if name.is_empty() { value } else { format!("{name}: {value}") }
-    });
-    shown.collect::<alloc::vec::Vec<_>>().join(", ")
 }
 
 /// Counts a call that does not exist.

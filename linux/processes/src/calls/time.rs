@@ -8,6 +8,7 @@ use crate::process::Process;
 use crate::system::System;
 use crate::thread::{Restart, Thread, thread_time};
 use core::future::poll_fn;
+use core::sync::atomic::Ordering;
 use core::task::Poll;
 use isola_linux_abi::numbers::{
     CLOCK_BOOTTIME, CLOCK_BOOTTIME_ALARM, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_MONOTONIC_RAW,
@@ -83,8 +84,8 @@ impl Clock {
                 process.map_or(0, |process| sum(process_time(&thread.system, &process)))
             }
             Self::Thread(tid) => {
-                let per_second = environment.cycles().1;
-                thread.process.thread(tid).map_or(0, |other| sum(thread_time(&other, per_second)))
+                let clock = environment.cycles();
+                thread.process.thread(tid).map_or(0, |other| sum(thread_time(&other, clock)))
             }
         }
     }
@@ -92,12 +93,9 @@ impl Clock {
 
 /// Returns the processor time of a process: of its threads, ended ones as well.
 pub fn process_time(system: &System, process: &Process) -> ProcessorTime {
-    let per_second = system.environment.cycles().1;
+    let clock = system.environment.cycles();
     let running = process.threads();
-    running
-        .iter()
-        .map(|thread| thread_time(thread, per_second))
-        .fold(process.ended_time(), ProcessorTime::plus)
+    running.iter().map(|thread| thread_time(thread, clock)).fold(process.ended_time(), ProcessorTime::plus)
 }
 
 /// Returns the time of the monotonic clock at which `clock` reaches a time.
@@ -320,7 +318,18 @@ pub async fn getrusage(thread: &mut Thread, who: i32, buffer: u64) -> CallResult
         _ => return Err(Errno::EINVAL),
     };
     let resident_kib = thread.memory.usage().peak_resident * 4;
-    thread.memory.write_bytes(buffer, &usage(time, resident_kib)).await?;
+    let mut bytes = usage(time, resident_kib);
+    if who == RUSAGE_SELF as i32 || who == RUSAGE_THREAD as i32 {
+        let faults = thread.process.control.faults.load(Ordering::Relaxed);
+        let turns: u64 = match who == RUSAGE_THREAD as i32 {
+            true => thread.state.meter.turns(),
+            false => thread.process.threads().iter().map(|thread| thread.meter.turns()).sum(),
+        };
+        // `ru_minflt` and `ru_nvcsw`.
+        bytes[64..72].copy_from_slice(&faults.to_le_bytes());
+        bytes[128..136].copy_from_slice(&turns.to_le_bytes());
+    }
+    thread.memory.write_bytes(buffer, &bytes).await?;
     Ok(0)
 }
 

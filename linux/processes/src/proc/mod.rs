@@ -2,7 +2,10 @@
 
 mod ipc;
 mod process;
+mod status;
 mod system;
+
+pub(crate) use system::load_averages;
 
 use crate::process::Process;
 use crate::system::System;
@@ -26,13 +29,17 @@ pub fn proc_file_system(system: &Arc<System>) -> Arc<GeneratedFs> {
         .text("stat", text(system::stat))
         .text("loadavg", text(system::loadavg))
         .text("uptime", text(system::uptime))
+        .text("vmstat", text(system::vmstat))
         .text("version", text(system::version))
         .text("net/unix", text(|system| system.unix_sockets.list()))
         .text("sys/kernel/hostname", text(system::host_name))
         .text("sysvipc/shm", text(ipc::shared_memories))
         .text("sysvipc/sem", text(ipc::semaphores))
         .text("sysvipc/msg", text(ipc::messages))
-        .constant("filesystems", "nodev\tproc\nnodev\tsysfs\nnodev\ttmpfs\nnodev\tdevtmpfs\n\text4\n")
+        .constant(
+            "filesystems",
+            "nodev\tproc\nnodev\tsysfs\nnodev\ttmpfs\nnodev\tcgroup2\nnodev\tdevtmpfs\n\text4\n",
+        )
         .constant("cmdline", "\n")
         .constant("sys/kernel/ngroups_max", "65536\n")
         .constant("sys/kernel/pid_max", "32768\n")
@@ -40,7 +47,8 @@ pub fn proc_file_system(system: &Arc<System>) -> Arc<GeneratedFs> {
         .constant("sys/kernel/ostype", "Linux\n")
         .constant("sys/kernel/osrelease", concat!("6.1.0-isola", "\n"))
         .constant("sys/kernel/threads-max", "32768\n")
-        .constant("sys/vm/overcommit_memory", "0\n")
+        .constant("sys/vm/overcommit_memory", "1\n")
+        .constant("sys/vm/overcommit_ratio", "50\n")
         .constant("sys/vm/max_map_count", "65530\n")
         .constant("sys/net/core/somaxconn", "4096\n")
         .constant("sys/fs/file-max", "1048576\n")
@@ -50,8 +58,10 @@ pub fn proc_file_system(system: &Arc<System>) -> Arc<GeneratedFs> {
 
 /// Creates `/sys`.
 pub fn sys_file_system(system: &Arc<System>) -> Arc<GeneratedFs> {
-    let environment = system.environment.clone();
-    isola_linux_files::sys_file_system(move || environment.core_count())
+    let weak = Arc::downgrade(system);
+    isola_linux_files::sys_file_system(move || {
+        weak.upgrade().map_or_else(String::new, |system| system::cores(&system))
+    })
 }
 
 /// The directories of processes.

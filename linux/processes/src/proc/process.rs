@@ -1,17 +1,18 @@
 //! The directory of a process.
 
+use super::status;
 use crate::Errno;
-use crate::calls::process_time;
 use crate::process::Process;
 use crate::system::System;
+use crate::thread_state::ThreadState;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use isola_linux_abi::numbers::{
-    RLIMIT_AS, RLIMIT_CORE, RLIMIT_CPU, RLIMIT_DATA, RLIMIT_FSIZE, RLIMIT_LOCKS, RLIMIT_MEMLOCK,
-    RLIMIT_MSGQUEUE, RLIMIT_NICE, RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_RSS, RLIMIT_RTPRIO, RLIMIT_RTTIME,
-    RLIMIT_SIGPENDING, RLIMIT_STACK,
+    CAP_SYS_RESOURCE, RLIMIT_AS, RLIMIT_CORE, RLIMIT_CPU, RLIMIT_DATA, RLIMIT_FSIZE, RLIMIT_LOCKS,
+    RLIMIT_MEMLOCK, RLIMIT_MSGQUEUE, RLIMIT_NICE, RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_RSS, RLIMIT_RTPRIO,
+    RLIMIT_RTTIME, RLIMIT_SIGPENDING, RLIMIT_STACK,
 };
 use isola_linux_files::{
     CallerIds, DescriptorTable, FixedDirectory, GeneratedDirectory, GeneratedNode, GeneratedText, InodeKind,
@@ -31,16 +32,23 @@ pub(super) fn directory(system: &Arc<System>, process: &Arc<Process>) -> Arc<dyn
         move |_: CallerIds| link(&process).ok_or(Errno::ENOENT)
     };
     let directory = FixedDirectory::new()
-        .text("stat", of(stat))
-        .text("statm", of(statm))
-        .text("status", of(status))
+        .text("stat", of(|system, process| status::stat(system, process, None)))
+        .text("statm", of(status::statm))
+        .text("status", of(|system, process| status::status(system, process, None)))
+        .text("schedstat", of(|system, process| status::schedule_statistics(system, process, None)))
+        .text("sched", of(status::schedule))
+        .text("io", of(status::file_use))
+        .text("wchan", of(|_, _| "0".into()))
+        .text("smaps", of(status::mapping_sizes))
+        .text("smaps_rollup", of(status::mapping_sum))
         .text("comm", of(|_, process| name(process) + "\n"))
         .text("maps", of(maps))
         .text("limits", of(limits))
-        .text("cgroup", of(|_, _| "0::/\n".into()))
+        .text("cgroup", of(|_, process| format!("0::{}\n", process.control.group().path())))
         .text("mounts", of(mounts))
         .text("mountinfo", of(mount_information))
-        .text("oom_score_adj", of(|_, _| "0\n".into()))
+        .text("oom_score", of(|system, process| format!("{}\n", system.out_of_memory_score(process))))
+        .text("oom_score_adj", Adjustment { system: Arc::downgrade(system), process: process.clone() })
         .text("cmdline", Memory { process: process.clone(), range: |facts| facts.arguments })
         .text("environ", Memory { process: process.clone(), range: |facts| facts.environment })
         .link("exe", link(|process| Some(LinkTarget::Path(process.program.lock().path.clone()))))
@@ -62,6 +70,39 @@ impl GeneratedText for Text {
     fn text(&self, _: CallerIds) -> Result<Vec<u8>, Errno> {
         let system = self.system.upgrade().ok_or(Errno::ESRCH)?;
         Ok((self.text)(&system, &self.process).into_bytes())
+    }
+}
+
+/// `oom_score_adj`.
+struct Adjustment {
+    system: Weak<System>,
+    process: Arc<Process>,
+}
+
+impl GeneratedText for Adjustment {
+    fn text(&self, _: CallerIds) -> Result<Vec<u8>, Errno> {
+        Ok(format!("{}\n", self.process.control.out_of_memory_adjustment()).into_bytes())
+    }
+
+    fn write(&self, bytes: &[u8], caller: CallerIds) -> Result<(), Errno> {
+        let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
+        let adjustment: i32 = text.trim().parse().map_err(|_| Errno::EINVAL)?;
+        if !(-1000..=1000).contains(&adjustment) {
+            return Err(Errno::EINVAL);
+        }
+        let system = self.system.upgrade().ok_or(Errno::ESRCH)?;
+        let caller = system.family.lock().process(caller.process).ok_or(Errno::ESRCH)?;
+        let credentials = caller.credentials.lock().clone().ok_or(Errno::EACCES)?;
+        let is_capable = credentials.has(CAP_SYS_RESOURCE);
+        if adjustment < self.process.control.out_of_memory_adjustment() && !is_capable {
+            return Err(Errno::EACCES);
+        }
+        self.process.control.set_out_of_memory_adjustment(adjustment);
+        Ok(())
+    }
+
+    fn permissions(&self) -> u32 {
+        0o644
     }
 }
 
@@ -142,6 +183,7 @@ struct Tasks {
 impl GeneratedDirectory for Tasks {
     fn node(&self, name: &[u8], _: CallerIds) -> Option<GeneratedNode> {
         let thread = self.process.thread(number_of_name(name)?)?;
+        let thread_state = thread.clone();
         let shown = move |_: CallerIds| {
             let mut name = thread.name.lock().clone();
             name.push(b'\n');
@@ -149,8 +191,18 @@ impl GeneratedDirectory for Tasks {
         };
         let system = self.system.upgrade()?;
         let process = self.process.clone();
-        let stat = Text { system: Arc::downgrade(&system), process, text: stat };
-        let directory = FixedDirectory::new().text("comm", shown).text("stat", stat);
+        let of = |text: fn(&System, &Process, Option<&ThreadState>) -> String| {
+            let (system, process, thread) = (Arc::downgrade(&system), process.clone(), thread_state.clone());
+            move |_: CallerIds| -> Vec<u8> {
+                let system = system.upgrade();
+                system.map_or_else(Vec::new, |system| text(&system, &process, Some(&thread)).into_bytes())
+            }
+        };
+        let directory = FixedDirectory::new()
+            .text("comm", shown)
+            .text("stat", of(status::stat))
+            .text("status", of(status::status))
+            .text("schedstat", of(status::schedule_statistics));
         Some(GeneratedNode::Directory(Arc::new(directory)))
     }
 
@@ -164,106 +216,14 @@ fn view(process: &Process) -> Option<Arc<View>> {
     process.view.lock().as_ref().and_then(Weak::upgrade)
 }
 
-fn memory(process: &Process) -> Option<Arc<ProcessMemory>> {
+pub(super) fn memory(process: &Process) -> Option<Arc<ProcessMemory>> {
     process.program.lock().memory.clone()
 }
 
-fn name(process: &Process) -> String {
+pub(super) fn name(process: &Process) -> String {
     let threads = process.threads();
     let name = threads.first().map(|thread| thread.name.lock().clone()).unwrap_or_default();
     String::from_utf8_lossy(&name).into_owned()
-}
-
-/// Returns the letter and the word of a process's state.
-fn state(system: &System, process: &Process) -> (char, &'static str) {
-    let family = system.family.lock();
-    match () {
-        () if family.is_zombie(process.pid) => ('Z', "zombie"),
-        () if family.is_stopped(process.pid) => ('T', "stopped"),
-        () => ('S', "sleeping"),
-    }
-}
-
-fn stat(system: &System, process: &Process) -> String {
-    let (letter, _) = state(system, process);
-    let (parent, group, session) = {
-        let family = system.family.lock();
-        let pid = process.pid;
-        (family.parent(pid), family.group(pid).unwrap_or(0), family.session(pid).unwrap_or(0))
-    };
-    let tick = 1_000_000_000 / crate::exec::TICKS_PER_SECOND;
-    let time = process_time(system, process);
-    let children = system.family.lock().children_time(process.pid);
-    let usage = memory(process).map(|memory| memory.usage());
-    let (mapped, resident) = usage.map_or((0, 0), |usage| (usage.mapped * 4096, usage.resident.total()));
-    format!(
-        "{} ({}) {letter} {parent} {group} {session} 0 -1 4194304 0 0 0 0 {} {} {} {} 20 0 {} 0 {} {mapped} {resident} \
-         18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
-        process.pid,
-        name(process),
-        time.user_ns / tick,
-        time.system_ns / tick,
-        children.user_ns / tick,
-        children.system_ns / tick,
-        process.thread_count(),
-        process.start_ns / tick,
-    )
-}
-
-fn statm(_: &System, process: &Process) -> String {
-    let Some(usage) = memory(process).map(|memory| memory.usage()) else { return "0 0 0 0 0 0 0\n".into() };
-    let shared = usage.resident.total() - usage.resident.anonymous;
-    format!(
-        "{} {} {shared} {} 0 {} 0\n",
-        usage.mapped,
-        usage.resident.total(),
-        usage.text,
-        usage.data + usage.stack
-    )
-}
-
-fn status(system: &System, process: &Process) -> String {
-    let (letter, word) = state(system, process);
-    let user = *process.user.lock();
-    let (blocked, pending) = {
-        let shared = process.signals.lock().pending.set();
-        let threads = process.threads();
-        let blocked = threads.first().map_or(0, |thread| thread.signals.lock().blocked.0);
-        (blocked, shared.0)
-    };
-    let usage = memory(process).map(|memory| memory.usage());
-    let kib = |pages: u64| pages * 4;
-    let memory = usage.map_or_else(String::new, |usage| {
-        format!(
-            "VmPeak:\t{:>8} kB\nVmSize:\t{:>8} kB\nVmLck:\t{:>8} kB\nVmHWM:\t{:>8} kB\nVmRSS:\t{:>8} kB\nVmData:\t{:>8} kB\n\
-             VmStk:\t{:>8} kB\nVmExe:\t{:>8} kB\n",
-            kib(usage.peak_mapped),
-            kib(usage.mapped),
-            kib(usage.locked),
-            kib(usage.peak_resident),
-            kib(usage.resident.total()),
-            kib(usage.data),
-            kib(usage.stack),
-            kib(usage.text),
-        )
-    });
-    let cores = system.environment.core_count();
-    let mask = if cores >= 64 { u64::MAX } else { (1 << cores) - 1 };
-    format!(
-        "Name:\t{}\nState:\t{letter} ({1})\nTgid:\t{2}\nPid:\t{2}\nPPid:\t{3}\nTracerPid:\t0\nUid:\t{4}\t{5}\t{6}\t{7}\n\
-         Gid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t\n{memory}Threads:\t{8}\nSigQ:\t0/4096\nShdPnd:\t{pending:016x}\n\
-         SigBlk:\t{blocked:016x}\nNoNewPrivs:\t0\nSeccomp:\t0\nCpus_allowed:\t{mask:x}\nCpus_allowed_list:\t0-{9}\n",
-        name(process),
-        word,
-        process.pid,
-        system.family.lock().parent(process.pid),
-        user.real,
-        user.effective,
-        user.saved,
-        user.files,
-        process.thread_count(),
-        cores.saturating_sub(1),
-    )
 }
 
 fn maps(_: &System, process: &Process) -> String {
@@ -272,7 +232,7 @@ fn maps(_: &System, process: &Process) -> String {
 }
 
 /// Returns the line of a mapping.
-fn map_line(mapping: &Mapping) -> String {
+pub(super) fn map_line(mapping: &Mapping) -> String {
     let letter = |has: bool, letter: char| if has { letter } else { '-' };
     let protection = mapping.protection;
     let rights: String = [

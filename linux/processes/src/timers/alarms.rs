@@ -1,6 +1,6 @@
 //! The alarms of all processes of a cell: a queue with one timer of the event loop.
 
-use crate::environment::Environment;
+use crate::environment::{Environment, TaskPlacement};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -127,7 +127,7 @@ impl AlarmService for Alarms {
             (key, !core::mem::replace(&mut queue.is_served, true), waker)
         };
         if starts && let Some(this) = self.this.upgrade() {
-            self.environment.spawn(Box::new(move || Box::pin(this.serve())));
+            self.environment.spawn(Box::new(move || Box::pin(this.serve())), TaskPlacement::default());
         }
         if let Some(waker) = waker {
             waker.wake();

@@ -374,8 +374,8 @@ fn now_ns(system: &System, process: &Process, clock: TimerClock) -> u64 {
         TimerClock::Wall(clock) => return system.alarms.now_ns(clock).unwrap_or(0),
         TimerClock::Process => process_time(system, process),
         TimerClock::Thread(tid) => {
-            let per_second = system.environment.cycles().1;
-            process.thread(tid).map_or_else(Default::default, |thread| thread_time(&thread, per_second))
+            let clock = system.environment.cycles();
+            process.thread(tid).map_or_else(Default::default, |thread| thread_time(&thread, clock))
         }
     };
     ProcessorClock::Total.now_ns(time)

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+use isola_abi::id::ActivityId;
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{CallerIds, Credentials as FileCredentials, DescriptorTable, OpenFile};
 use isola_linux_files::{
@@ -10,7 +11,10 @@ use isola_linux_files::{
 use isola_linux_memory::{BoxFuture, FrameBudget, UserBuffer};
 use isola_linux_processes::credentials::Credentials;
 use isola_linux_processes::loader::ProgramInput;
-use isola_linux_processes::{Environment, Errno, ExitStatus, FirstProgram, System, TaskMaker, start};
+use isola_linux_processes::{
+    Activities, CoreTime, Environment, Errno, ExitStatus, FirstProgram, Share, SharedResource, System,
+    TaskMaker, TaskPlacement, start,
+};
 use isola_linux_sim::{Program, STEP_SIZE, SimulatedUserMode, run};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -40,7 +44,13 @@ pub struct TestEnvironment {
     /// The number of sleeps that have begun.
     pub sleeps: AtomicU64,
     random: AtomicU64,
-    tasks: Mutex<Vec<TaskMaker>>,
+    tasks: Mutex<Vec<(TaskMaker, TaskPlacement)>>,
+    /// The core and the activity of the task that is polled, and the cycles up to which it is charged.
+    current: Mutex<(usize, Option<ActivityId>, u64)>,
+    pub grid: TestActivities,
+    /// The cores that have nothing to do, a bit for each.
+    pub halted_cores: AtomicU64,
+    pub has_competition: AtomicBool,
     sleepers: Mutex<Vec<(u64, Waker)>>,
     pub reports: Mutex<Vec<String>>,
 }
@@ -80,8 +90,8 @@ impl Environment for TestEnvironment {
         }))
     }
 
-    fn spawn(&self, task: TaskMaker) {
-        self.tasks.lock().unwrap().push(task);
+    fn spawn(&self, task: TaskMaker, placement: TaskPlacement) {
+        self.tasks.lock().unwrap().push((task, placement));
     }
 
     fn random(&self) -> u64 {
@@ -93,7 +103,25 @@ impl Environment for TestEnvironment {
     }
 
     fn current_core(&self) -> usize {
-        1
+        self.current.lock().unwrap().0
+    }
+
+    fn halted_cores(&self) -> u64 {
+        self.halted_cores.load(Ordering::Relaxed)
+    }
+
+    fn has_competition(&self) -> bool {
+        self.has_competition.load(Ordering::Relaxed)
+    }
+
+    fn core_times(&self) -> Vec<CoreTime> {
+        let time =
+            |core| CoreTime { core, busy_ns: 2_000_000_000, idle_ns: 3_000_000_000, ..CoreTime::default() };
+        (0..3).map(time).collect()
+    }
+
+    fn activities(&self) -> &dyn Activities {
+        &self.grid
     }
 
     fn memory(&self) -> (u64, u64) {
@@ -106,6 +134,91 @@ impl Environment for TestEnvironment {
 
     fn report(&self, line: &str) {
         self.reports.lock().unwrap().push(line.into());
+    }
+}
+
+/// A tree of activities, with the cycles of the polls of their tasks.
+#[derive(Default)]
+pub struct TestActivities(Mutex<Vec<TestActivity>>);
+
+/// An activity. Its id is its index.
+#[derive(Clone, Debug, Default)]
+pub struct TestActivity {
+    pub parent: Option<usize>,
+    pub name: String,
+    /// Its own cycles, and those of ended activities below.
+    pub cycles: u64,
+    pub has_ended: bool,
+    pub processor: Share,
+    pub disk: Share,
+}
+
+impl TestActivities {
+    /// Returns all activities, the first of which is the application's.
+    pub fn all(&self) -> Vec<TestActivity> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Returns the latest activity with a name.
+    pub fn named(&self, name: &str) -> TestActivity {
+        let found = self.all().into_iter().rev().find(|activity| activity.name == name);
+        found.unwrap_or_else(|| panic!("no activity {name} in {:?}", self.all()))
+    }
+
+    fn charge(&self, activity: Option<ActivityId>, cycles: u64) {
+        let mut all = self.0.lock().unwrap();
+        if all.is_empty() {
+            all.push(TestActivity { name: "application".into(), ..TestActivity::default() });
+        }
+        let charged = &mut all[activity.map_or(0, ActivityId::index)];
+        assert!(!charged.has_ended, "an activity is charged after its end: {charged:?}");
+        charged.cycles += cycles;
+    }
+}
+
+impl Activities for TestActivities {
+    fn register(&self, parent: Option<ActivityId>, name: &str) -> Option<ActivityId> {
+        self.charge(None, 0);
+        let mut all = self.0.lock().unwrap();
+        let parent = Some(parent.map_or(0, ActivityId::index));
+        all.push(TestActivity { parent, name: name.into(), ..TestActivity::default() });
+        Some(ActivityId(all.len() as u32 - 1))
+    }
+
+    fn rename(&self, activity: ActivityId, name: &str) {
+        self.0.lock().unwrap()[activity.index()].name = name.into();
+    }
+
+    fn end(&self, activity: ActivityId, parent: Option<ActivityId>) {
+        let current = CURRENT.with(|current| current.borrow().clone()).expect("a test runs");
+        let mut running = current.current.lock().unwrap();
+        if running.1 == Some(activity) {
+            // The rest of the poll is the parent's.
+            let now = current.cycles.load(Ordering::Relaxed);
+            self.charge(running.1, now - running.2);
+            (running.1, running.2) = (parent, now);
+        }
+        let mut all = self.0.lock().unwrap();
+        let ended = std::mem::replace(&mut all[activity.index()].has_ended, true);
+        assert!(!ended, "an activity ends once");
+        let cycles = all[activity.index()].cycles;
+        all[parent.map_or(0, ActivityId::index)].cycles += cycles;
+    }
+
+    fn cycles(&self, activity: ActivityId) -> u64 {
+        let all = self.all();
+        let below = |id: usize| {
+            std::iter::successors(Some(id), |id| all[*id].parent).any(|above| above == activity.index())
+        };
+        (0..all.len()).filter(|id| !all[*id].has_ended && below(*id)).map(|id| all[id].cycles).sum()
+    }
+
+    fn set_share(&self, activity: ActivityId, resource: SharedResource, share: Share) {
+        let mut all = self.0.lock().unwrap();
+        match resource {
+            SharedResource::Processor => all[activity.index()].processor = share,
+            SharedResource::Disk => all[activity.index()].disk = share,
+        }
     }
 }
 
@@ -124,6 +237,11 @@ impl Wake for Woken {
 
 impl Cell {
     pub fn new() -> Self {
+        Self::with_traces(false)
+    }
+
+    /// Creates a cell that prints calls, or not.
+    pub fn with_traces(traces: bool) -> Self {
         let user_mode = &*Box::leak(Box::new(SimulatedUserMode::new()));
         let environment = Arc::new(TestEnvironment::default());
         CURRENT.with(|current| *current.borrow_mut() = Some(environment.clone()));
@@ -131,7 +249,7 @@ impl Cell {
         let mounted = MountedFileSystem::new(files);
         let namespace = Namespace::new(mounted, b"tmpfs", MountFlags::default());
         let budget = Arc::new(FrameBudget::new(10_000));
-        let system = System::new(user_mode, environment.clone(), budget, namespace, false);
+        let system = System::new(user_mode, environment.clone(), budget, namespace, traces);
         Self { user_mode, system, environment, console: Arc::default() }
     }
 
@@ -161,6 +279,69 @@ impl Cell {
     pub fn install_at(&self, path: &str, code: u64, program: Program) {
         self.user_mode.place(code, program);
         self.write_file(path, 0o755, &elf(code));
+    }
+
+    /// Returns all cycles so far.
+    pub fn cycles(&self) -> u64 {
+        self.environment.cycles.load(Ordering::Relaxed)
+    }
+
+    /// Mounts a file system at a new directory of the root.
+    pub fn mount(&self, path: &str, files: Arc<dyn isola_linux_files::FileSystem>) {
+        run(self.as_root(async |caller| {
+            let made = caller.make_directory_at(linux::AT_FDCWD, path.as_bytes(), 0o755).await;
+            assert!(matches!(made, Ok(()) | Err(Errno::EEXIST)), "{made:?}");
+            let point = caller
+                .locate(linux::AT_FDCWD, path.as_bytes(), isola_linux_files::LastLink::Follow)
+                .await
+                .unwrap();
+            let mounted = MountedFileSystem::new(files);
+            self.system.namespace.mount(&point, mounted, b"test", MountFlags::default()).unwrap();
+        }));
+    }
+
+    /// Calls `access` as the superuser.
+    pub async fn as_root<T>(&self, access: impl AsyncFnOnce(&isola_linux_files::Caller<'_>) -> T) -> T {
+        let view = View::new(self.system.namespace.clone());
+        let (credentials, descriptors) = (FileCredentials::root(), DescriptorTable::new());
+        let ids = CallerIds { process: 1, thread: 1 };
+        let caller = isola_linux_files::Caller {
+            view: &view,
+            credentials: &credentials,
+            descriptors: &descriptors,
+            ids,
+        };
+        access(&caller).await
+    }
+
+    /// Reads a file.
+    pub fn read_file(&self, path: &str) -> Result<String, Errno> {
+        run(self.as_root(async |caller| {
+            let file = caller.open_at(linux::AT_FDCWD, path.as_bytes(), linux::O_RDONLY, 0).await?;
+            let bytes = file.read_bytes(0, 65_536).await?;
+            Ok(String::from_utf8(bytes).unwrap())
+        }))
+    }
+
+    /// Writes to a file that exists.
+    pub fn write_text(&self, path: &str, text: &str) -> Result<(), Errno> {
+        run(self.as_root(async |caller| {
+            let file = caller.open_at(linux::AT_FDCWD, path.as_bytes(), linux::O_WRONLY, 0).await?;
+            file.write(&mut UserBuffer::of_bytes(text.as_bytes())).await.map(|_| ())
+        }))
+    }
+
+    /// Creates a directory.
+    pub fn make_directory(&self, path: &str) -> Result<(), Errno> {
+        run(self
+            .as_root(async |caller| caller.make_directory_at(linux::AT_FDCWD, path.as_bytes(), 0o755).await))
+    }
+
+    /// Removes a directory.
+    pub fn remove_directory(&self, path: &str) -> Result<(), Errno> {
+        run(self.as_root(async |caller| {
+            caller.unlink_at(linux::AT_FDCWD, path.as_bytes(), linux::AT_REMOVEDIR).await
+        }))
     }
 
     /// Runs the program of a file as the first process, to its end.
@@ -193,22 +374,33 @@ impl Cell {
 
     /// Runs a future and all tasks until the future and the tasks have ended.
     fn run_tasks<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
-        type Task = (Pin<Box<dyn Future<Output = ()>>>, Arc<Woken>);
+        type Task = (Pin<Box<dyn Future<Output = ()>>>, Arc<Woken>, TaskPlacement);
         let result = std::rc::Rc::new(std::cell::Cell::new(None));
         let place = result.clone();
         let woken = || Arc::new(Woken(AtomicBool::new(true)));
-        let mut tasks: Vec<Task> = vec![(Box::pin(async move { place.set(Some(future.await)) }), woken())];
+        let mut tasks: Vec<Task> =
+            vec![(Box::pin(async move { place.set(Some(future.await)) }), woken(), TaskPlacement::default())];
         for _ in 0..200_000 {
             let new = std::mem::take(&mut *self.environment.tasks.lock().unwrap());
-            tasks.extend(new.into_iter().map(|make| (make() as Pin<Box<dyn Future<Output = ()>>>, woken())));
+            tasks.extend(
+                new.into_iter().map(|(make, placement)| {
+                    (make() as Pin<Box<dyn Future<Output = ()>>>, woken(), placement)
+                }),
+            );
             let mut has_progress = false;
-            tasks.retain_mut(|(task, woken)| {
+            tasks.retain_mut(|(task, woken, placement)| {
                 if !woken.0.swap(false, Ordering::SeqCst) {
                     return true;
                 }
                 has_progress = true;
                 let waker = Waker::from(woken.clone());
-                task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending()
+                let TaskPlacement { core, activity } = *placement;
+                let before = self.cycles();
+                *self.environment.current.lock().unwrap() = (core.unwrap_or(1), activity, before);
+                let is_pending = task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
+                let (_, activity, since) = *self.environment.current.lock().unwrap();
+                self.environment.grid.charge(activity, self.cycles() - since);
+                is_pending
             });
             if tasks.is_empty() && self.environment.tasks.lock().unwrap().is_empty() {
                 return result.take().expect("the future has ended");

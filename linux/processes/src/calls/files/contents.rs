@@ -7,7 +7,8 @@ use crate::calls::sockets::{read_socket, write_socket};
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
 use isola_linux_abi::numbers::{
-    POSIX_FADV_NOREUSE, POSIX_FADV_WILLNEED, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC,
+    O_APPEND, POSIX_FADV_NOREUSE, POSIX_FADV_WILLNEED, RLIMIT_FSIZE, RWF_APPEND, RWF_DSYNC, RWF_HIPRI,
+    RWF_NOWAIT, RWF_SYNC, SEEK_CUR,
 };
 use isola_linux_files::{InodeKind, OpenFile};
 use isola_linux_memory::{FramePart, UserBuffer};
@@ -70,13 +71,24 @@ impl Manner {
             None => file.read(buffer).await,
             Some(offset) => file.read_at(offset, buffer).await,
         };
-        self.finish(thread, buffer, read).await
+        let result = self.finish(thread, buffer, read).await;
+        thread.process.control.files.count_read(result.unwrap_or(0));
+        result
     }
 
     /// The writer of a pipe without reader gets SIGPIPE.
-    async fn write(self, thread: &Thread, file: &OpenFile, buffer: UserBuffer) -> CallResult {
+    async fn write(self, thread: &Thread, file: &OpenFile, mut buffer: UserBuffer) -> CallResult {
         if file.is_socket() && self.offset.is_none() && !self.nowait {
             return write_socket(thread, file, buffer).await;
+        }
+        if thread.process.control.limits_files() && file.kind() == InodeKind::File {
+            let position = match self.offset {
+                _ if self.appends || file.flags() & O_APPEND != 0 => file.metadata().len,
+                Some(offset) => offset,
+                None => file.seek(0, SEEK_CUR).await?,
+            };
+            let permitted = permitted_len(thread, position)?;
+            buffer.truncate(usize::try_from(permitted).unwrap_or(usize::MAX));
         }
         let write = async |buffer: &mut UserBuffer| match self.offset {
             _ if self.appends => file.write_at_end(self.offset, buffer).await,
@@ -87,7 +99,28 @@ impl Manner {
         if result == Err(Errno::EPIPE) {
             send_broken_pipe(thread)?;
         }
+        thread.process.control.files.count_write(result.unwrap_or(0));
         result
+    }
+}
+
+/// Returns how many bytes a file may get from a position on (`RLIMIT_FSIZE`). If none, the thread gets SIGXFSZ.
+fn permitted_len(thread: &Thread, position: u64) -> Result<u64, Errno> {
+    let limit = thread.process.limits.lock().soft(RLIMIT_FSIZE);
+    if position < limit {
+        return Ok(limit - position);
+    }
+    let user = thread.credentials.user.real;
+    let info = SignalInfo::sent(Signal::SIGXFSZ, SI_USER, thread.process.pid, user);
+    thread.system.send_to_thread(&thread.process, &thread.state, info)?;
+    Err(Errno::EFBIG)
+}
+
+/// Verifies that a file may have a length.
+fn check_len(thread: &Thread, len: i64) -> Result<(), Errno> {
+    match u64::try_from(len) {
+        Ok(len @ 1..) if thread.process.control.limits_files() => permitted_len(thread, len - 1).map(|_| ()),
+        _ => Ok(()),
     }
 }
 
@@ -238,18 +271,23 @@ pub async fn lseek(thread: &mut Thread, descriptor: i32, offset: i64, whence: u3
 }
 
 pub async fn ftruncate(thread: &mut Thread, descriptor: i32, len: i64) -> CallResult {
-    thread.files.get(descriptor)?.truncate(len).await?;
+    let file = thread.files.get(descriptor)?;
+    check_len(thread, len)?;
+    file.truncate(len).await?;
     Ok(0)
 }
 
 pub async fn truncate(thread: &mut Thread, path: u64, len: i64) -> CallResult {
     let path = thread.memory.path(path).await?;
+    check_len(thread, len)?;
     thread.caller().truncate(&path, len).await?;
     Ok(0)
 }
 
 pub async fn fallocate(thread: &mut Thread, descriptor: i32, mode: u32, offset: i64, len: i64) -> CallResult {
-    thread.files.get(descriptor)?.allocate(mode, offset, len).await?;
+    let file = thread.files.get(descriptor)?;
+    check_len(thread, offset.saturating_add(len))?;
+    file.allocate(mode, offset, len).await?;
     Ok(0)
 }
 
