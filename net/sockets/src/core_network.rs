@@ -368,14 +368,15 @@ impl CoreNetwork {
         }
     }
 
-    fn connection(&self, id: ConnId) -> Option<Rc<Connection>> {
+    /// Returns the record of a connection.
+    pub fn connection(&self, id: ConnId) -> Option<Rc<Connection>> {
         let connections = self.connections.borrow();
         connections.get(id.index())?.as_ref().filter(|connection| connection.id == id).cloned()
     }
 
     /// Adds a record for the arrivals at a socket, and returns it.
-    pub fn add_socket(&self, id: UdpId) -> Rc<Socket> {
-        let socket = Rc::new(Socket::default());
+    pub fn add_socket(&self, id: UdpId, socket: Socket) -> Rc<Socket> {
+        let socket = Rc::new(socket);
         self.sockets.borrow_mut().insert(id, socket.clone());
         socket
     }
@@ -427,7 +428,7 @@ impl CoreNetwork {
             }
             Event::Datagram(id) => {
                 let socket = self.sockets.borrow().get(&id).cloned();
-                socket.iter().for_each(|socket| socket.readable());
+                socket.iter().for_each(|socket| socket.readable(id));
             }
             // The other cores receive this from the first, and report it again.
             Event::AddressChanged(address) if current_core() == CoreIndex(0) => {
