@@ -19,6 +19,11 @@ pub mod prctl {
     pub use linux_raw_sys::prctl::*;
 }
 
+/// The constants and structures of sockets.
+pub mod net {
+    pub use linux_raw_sys::net::*;
+}
+
 /// The requests of `ioctl`.
 pub mod requests {
     pub use linux_raw_sys::ioctl::*;

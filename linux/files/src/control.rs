@@ -25,6 +25,7 @@ pub fn control_argument(request: u32) -> ControlArgument {
         TIOCSWINSZ => Reads(8),
         TIOCGPGRP | TIOCGSID | TIOCOUTQ | requests::FIONREAD => Writes(4),
         TIOCSPGRP | requests::FIONBIO | requests::FIOASYNC => Reads(4),
+        SIOCATMARK => Writes(4),
         // Requests of network interfaces: `struct ifconf` and `struct ifreq`.
         0x8912 => Both(16),
         0x8910..=0x89ff => Both(40),
@@ -51,6 +52,7 @@ const TIOCSWINSZ: u32 = requests::TIOCSWINSZ;
 const TIOCGPGRP: u32 = requests::TIOCGPGRP;
 const TIOCSPGRP: u32 = requests::TIOCSPGRP;
 const TIOCGSID: u32 = requests::TIOCGSID;
+const SIOCATMARK: u32 = requests::SIOCATMARK;
 const TIOCOUTQ: u32 = requests::TIOCOUTQ;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::metadata::Metadata;
 use crate::outcome::Outcome;
 use alloc::sync::Arc;
 use core::any::Any;
-use isola_linux_memory::{PageSource, UserBuffer};
+use isola_linux_memory::{BoxFuture, PageSource, UserBuffer};
 
 /// An object with a descriptor that is no file of a file system: an end of a pipe, a socket, a device, an event counter.
 ///
@@ -54,6 +54,12 @@ pub trait FileObject: Any + Send + Sync {
 
     /// Returns the list of observers; `None` if the events never change.
     fn pollee(&self) -> Option<&Pollee> {
+        None
+    }
+
+    /// Waits for one of these events after an attempt returned [`Errno::EAGAIN`]. `None` waits for [`Self::pollee`] without
+    /// a limit of time; an object with such a limit returns its own future, which fails at the limit.
+    fn wait(&self, _events: Events) -> Option<BoxFuture<'_, Result<(), Errno>>> {
         None
     }
 

@@ -213,7 +213,7 @@ impl OpenFile {
     async fn read_stream(&self, object: &dyn FileObject, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         loop {
             match object.read(buffer) {
-                Err(Errno::EAGAIN) if !self.is_nonblocking() => self.wait(Events::IN).await,
+                Err(Errno::EAGAIN) if !self.is_nonblocking() => self.wait_again(object, Events::IN).await?,
                 result => return result,
             }
         }
@@ -291,6 +291,17 @@ impl OpenFile {
         }
     }
 
+    /// Waits for another attempt.
+    async fn wait_again(&self, object: &dyn FileObject, events: Events) -> Result<(), Errno> {
+        match object.wait(events) {
+            Some(wait) => wait.await,
+            None => {
+                self.wait(events).await;
+                Ok(())
+            }
+        }
+    }
+
     async fn write_stream(&self, object: &dyn FileObject, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         let mut total = 0;
         loop {
@@ -301,7 +312,11 @@ impl OpenFile {
                         return Ok(total);
                     }
                 }
-                Err(Errno::EAGAIN) if !self.is_nonblocking() => self.wait(Events::OUT).await,
+                Err(Errno::EAGAIN) if !self.is_nonblocking() => {
+                    if let Err(error) = self.wait_again(object, Events::OUT).await {
+                        return if total > 0 { Ok(total) } else { Err(error) };
+                    }
+                }
                 Err(_) if total > 0 => return Ok(total),
                 Err(error) => return Err(error),
             }

@@ -16,7 +16,8 @@ use core::fmt;
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
 use isola_linux_files::{MemoryFiles, Namespace, TmpFsOptions};
-use isola_linux_memory::MemoryCharge;
+use isola_linux_memory::{BoxFuture, MemoryCharge};
+use isola_linux_sockets::{Families, SocketClock};
 use isola_user_mode::UserMode;
 use spin::Mutex;
 
@@ -32,6 +33,8 @@ pub struct System {
     pub namespace: Arc<Namespace>,
     /// The files of `memfd_create`.
     pub memory_files: MemoryFiles,
+    /// The address families of sockets. The cell registers those of its networks.
+    pub sockets: Arc<Families>,
     /// The relations of processes.
     pub family: Mutex<Family<Arc<Process>>>,
     /// The threads that wait for words of memory.
@@ -57,12 +60,14 @@ impl System {
     ) -> Arc<Self> {
         let memory_files = MemoryFiles::new(TmpFsOptions::of_len(environment.memory().0 / 2));
         let host_name = Mutex::new(environment.host_name());
+        let sockets = Families::new(Arc::new(Clock(environment.clone())));
         Arc::new(Self {
             user_mode,
             environment,
             memory_charge,
             namespace,
             memory_files,
+            sockets,
             family: Mutex::default(),
             futexes: Futexes::default(),
             missing: MissingCalls::default(),
@@ -227,6 +232,19 @@ impl System {
         if let Some(first) = first {
             let _ = self.send(&first, SignalInfo::sent(Signal::SIGTERM, SI_USER, 0, 0));
         }
+    }
+}
+
+/// The clock of sockets.
+struct Clock(Arc<dyn Environment>);
+
+impl SocketClock for Clock {
+    fn now_ns(&self) -> u64 {
+        self.0.monotonic_ns()
+    }
+
+    fn sleep_until(&self, monotonic_ns: u64) -> BoxFuture<'static, ()> {
+        self.0.sleep_until(monotonic_ns)
     }
 }
 
