@@ -126,14 +126,9 @@ pub(crate) fn is_local(address: IpAddr) -> bool {
             ip.is_loopback() || isola_net::address().is_some_and(|own| own.address == ip)
         }
         IpAddr::V6(ip) => {
-            ip.is_loopback() || isola_net::ipv6().addresses().any(|own| own.address == ip)
+            ip.is_loopback() || isola_net::ipv6().has(ip)
         }
     }
-}
-
-/// Returns the address from which a socket sends to an address of this cell: the same, as on Linux.
-pub(crate) fn local_source(to: IpAddr) -> IpAddr {
-    to
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ mod address;
 mod bytes;
 mod families;
 mod interfaces;
+mod options;
 mod ports;
 mod tcp;
 mod udp;

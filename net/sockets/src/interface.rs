@@ -146,6 +146,21 @@ pub(crate) fn steering() -> Option<&'static Arc<Steering>> {
     INTERFACE.steering.get()
 }
 
+/// The properties of the cell's network device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkProperties {
+    /// The hardware address.
+    pub mac: [u8; 6],
+    /// The most bytes of an IP packet.
+    pub mtu: u16,
+}
+
+/// Returns the properties of the cell's network device; `None` without one.
+pub fn link() -> Option<LinkProperties> {
+    let state = INTERFACE.state.lock();
+    state.link.as_ref().map(|link| LinkProperties { mac: link.mac, mtu: link.mtu })
+}
+
 /// Returns the cell's IPv4 address, once it has one.
 pub fn address() -> Option<Ipv4Config> {
     INTERFACE.state.lock().address

@@ -139,6 +139,9 @@ impl Drop for UdpSocket {
 pub trait DatagramRecipient: Send + Sync + 'static {
     /// Delivers a datagram, a view of its frame.
     fn received(&self, datagram: Datagram);
+
+    /// Reports that `remote` has no socket at the port to which a datagram was sent.
+    fn refused(&self, remote: SocketAddr);
 }
 
 /// A UDP port of this cell that all cores can use. The core that bound it delivers its datagrams; datagrams that other cores
