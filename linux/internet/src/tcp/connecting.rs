@@ -29,10 +29,10 @@ impl TcpSocket {
             Phase::Connected | Phase::Listening => return Err(Errno::EISCONN),
             Phase::Ended => match state.error.take() {
                 Some(error) => return Err(error),
-                None if state.remote.is_some() && state.local.is_some() && state.has_end => {
+                // Another attempt.
+                None => {
                     *state = State { binding: state.binding.take(), bound: state.bound, ..State::default() };
                 }
-                None => {}
             },
         }
         let bound = state.bound;

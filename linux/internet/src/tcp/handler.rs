@@ -80,6 +80,7 @@ impl ConnectionHandler for Handler {
         if !is_paused {
             connection.resume();
         }
+        socket.apply_keep_alive();
         socket.pump(connection);
     }
 

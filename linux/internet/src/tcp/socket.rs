@@ -176,7 +176,9 @@ impl Socket for TcpSocket {
     }
 
     fn take_error(&self) -> Option<Errno> {
-        self.state().error.take()
+        let mut state = self.state();
+        state.connect_reports = false;
+        state.error.take()
     }
 
     fn is_listening(&self) -> bool {

@@ -146,10 +146,12 @@ impl TcpSocket {
         let this = self.this.clone();
         spawn_on(id.core(), move || {
             let Some(socket) = this.upgrade() else { return };
-            // Otherwise the connection has ended, or is moving: `arrived` sends the bytes.
             socket.state().pump_queued = false;
-            if let Some(connection) = id.here() {
-                socket.pump(&connection);
+            match id.here() {
+                Some(connection) => socket.pump(&connection),
+                None if socket.has_moved(id) => socket.push(),
+                // It has ended, or is moving: `arrived` sends the bytes.
+                None => {}
             }
         });
     }
@@ -224,17 +226,28 @@ impl TcpSocket {
         Ok(copy_out(&chain, buffer))
     }
 
-    /// Calls `work` with the connection, on its core.
-    pub(super) fn on_connection(&self, work: impl FnOnce(&TcpConnection) + Send + 'static) {
+    /// Calls `work` with the connection, on its core. A connection that is moving to another core is adjusted when it
+    /// arrives.
+    pub(super) fn on_connection<F: FnOnce(&TcpConnection) + Send + 'static>(&self, work: F) {
         let Link::Native(id) = self.state().link else { return };
-        match id.here() {
-            Some(connection) => work(&connection),
-            None => spawn_on(id.core(), move || {
-                if let Some(connection) = id.here() {
-                    work(&connection);
-                }
-            }),
+        if let Some(connection) = id.here() {
+            return work(&connection);
         }
+        let this = self.this.clone();
+        spawn_on(id.core(), move || match id.here() {
+            Some(connection) => work(&connection),
+            // It has ended, or moved on.
+            None => {
+                let socket = this.upgrade().filter(|socket| socket.has_moved(id));
+                if let Some(socket) = socket {
+                    socket.on_connection(work);
+                }
+            }
+        });
+    }
+
+    fn has_moved(&self, from: ConnectionId) -> bool {
+        matches!(self.state().link, Link::Native(id) if id != from)
     }
 
     /// Ends directions of the connection (`shutdown`).
