@@ -153,6 +153,11 @@ impl DescriptorTable {
         self.install_from(0, file, on_exec, limit)
     }
 
+    /// Returns whether there is a free descriptor below `limit`.
+    pub fn has_free(&self, limit: usize) -> bool {
+        self.slots.lock().free(0) < limit.min(MOST_DESCRIPTORS)
+    }
+
     /// As [`Self::install`], with the lowest free descriptor from `lowest` on (`F_DUPFD`).
     ///
     /// # Errors

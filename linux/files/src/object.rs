@@ -44,6 +44,11 @@ pub trait FileObject: Any + Send + Sync {
         Outcome::error(Errno::ESPIPE)
     }
 
+    /// Returns whether it is a socket: then the calls of processes send and receive instead of a write and a read.
+    fn is_socket(&self) -> bool {
+        false
+    }
+
     /// Returns the length, for seeks relative to the end; `None` if the object has none.
     fn contents_len(&self) -> Option<u64> {
         None

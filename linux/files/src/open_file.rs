@@ -25,6 +25,7 @@ pub struct OpenFile {
     body: Body,
     location: Option<Location>,
     flags: AtomicU32,
+    is_socket: bool,
     position: AsyncLock<Position>,
     pub(crate) watches: crate::epoll::Watches,
 }
@@ -60,7 +61,9 @@ fn check_region(offset: u64, len: usize) -> Result<(), Errno> {
 
 impl OpenFile {
     fn new(body: Body, location: Option<Location>, flags: u32) -> Arc<Self> {
+        let is_socket = matches!(&body, Body::Object(object) if object.is_socket());
         Arc::new(Self {
+            is_socket,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             body,
             location,
@@ -129,6 +132,11 @@ impl OpenFile {
         if let Body::Object(object) = &self.body {
             object.flags_changed(self.flags());
         }
+    }
+
+    /// Returns whether it is a socket.
+    pub fn is_socket(&self) -> bool {
+        self.is_socket
     }
 
     /// Returns whether it was opened with `O_PATH`.

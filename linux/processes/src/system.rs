@@ -13,11 +13,12 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use isola_linux_abi::net::{AF_NETLINK, AF_UNIX};
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
 use isola_linux_files::{MemoryFiles, Namespace, TmpFsOptions};
 use isola_linux_memory::{BoxFuture, MemoryCharge};
-use isola_linux_sockets::{Families, SocketClock};
+use isola_linux_sockets::{Families, NetlinkFamily, SocketClock, UnixFamily};
 use isola_user_mode::UserMode;
 use spin::Mutex;
 
@@ -35,6 +36,8 @@ pub struct System {
     pub memory_files: MemoryFiles,
     /// The address families of sockets. The cell registers those of its networks.
     pub sockets: Arc<Families>,
+    /// The unix sockets among them.
+    pub unix_sockets: Arc<UnixFamily>,
     /// The relations of processes.
     pub family: Mutex<Family<Arc<Process>>>,
     /// The threads that wait for words of memory.
@@ -61,6 +64,9 @@ impl System {
         let memory_files = MemoryFiles::new(TmpFsOptions::of_len(environment.memory().0 / 2));
         let host_name = Mutex::new(environment.host_name());
         let sockets = Families::new(Arc::new(Clock(environment.clone())));
+        let unix_sockets = UnixFamily::new();
+        sockets.register(AF_UNIX, unix_sockets.clone());
+        sockets.register(AF_NETLINK, NetlinkFamily::new(&sockets));
         Arc::new(Self {
             user_mode,
             environment,
@@ -68,6 +74,7 @@ impl System {
             namespace,
             memory_files,
             sockets,
+            unix_sockets,
             family: Mutex::default(),
             futexes: Futexes::default(),
             missing: MissingCalls::default(),

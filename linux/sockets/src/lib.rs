@@ -35,9 +35,11 @@ mod families;
 mod interface_requests;
 mod interfaces;
 mod message;
+mod netlink;
 mod settings;
 mod socket;
 mod socket_file;
+mod unix;
 
 pub use address::{MOST_ADDRESS_LEN, SocketAddress, UNIX_PATH_LEN, UnixAddress};
 pub use families::{AddressFamily, Families, SocketClock, SocketPair};
@@ -50,6 +52,8 @@ pub use isola_linux_abi::Errno;
 pub use message::{
     Ancillary, ControlMessage, Destination, MessageFlags, PeerCredentials, ReceivedMessage, SentMessage,
 };
+pub use netlink::NetlinkFamily;
 pub use settings::{BUFFER_LEN, SocketSettings};
 pub use socket::{Shutdown, Socket, SocketCaller, SocketFacts, SocketKind, Waiting};
 pub use socket_file::SocketFile;
+pub use unix::{MOST_IN_FLIGHT, MOST_RIGHTS, UnixFamily, UnixSocket};

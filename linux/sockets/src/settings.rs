@@ -38,6 +38,8 @@ const SWITCHES: &[u32] = &[
 /// The options of `SOL_SOCKET` that every socket has.
 #[derive(Debug)]
 pub struct SocketSettings {
+    /// The number of the socket.
+    id: u64,
     /// The options of [`SWITCHES`], by their index.
     switches: AtomicU32,
     send_buffer: AtomicU32,
@@ -61,6 +63,7 @@ impl SocketSettings {
     /// Creates the options of a new socket, with the lengths of its buffers.
     pub fn new(send_buffer: u32, receive_buffer: u32) -> Self {
         Self {
+            id: isola_linux_files::new_anonymous_inode(),
             switches: AtomicU32::new(0),
             send_buffer: AtomicU32::new(send_buffer),
             receive_buffer: AtomicU32::new(receive_buffer),
@@ -78,6 +81,7 @@ impl SocketSettings {
         let word = |word: &AtomicU32| AtomicU32::new(word.load(Ordering::Relaxed));
         let long = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
         Self {
+            id: isola_linux_files::new_anonymous_inode(),
             switches: word(&self.switches),
             send_buffer: word(&self.send_buffer),
             receive_buffer: word(&self.receive_buffer),
@@ -88,6 +92,11 @@ impl SocketSettings {
             mark: word(&self.mark),
             receive_low: word(&self.receive_low),
         }
+    }
+
+    /// Returns the number of the socket: that of its inode, which `fstat` and `/proc/net` show.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Returns whether an option that is on or off (`SO_REUSEADDR`, `SO_KEEPALIVE`, ...) is on; `false` for others.

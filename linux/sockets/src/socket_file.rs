@@ -17,19 +17,18 @@ use isola_linux_abi::net::{
     SO_TYPE, SOL_SOCKET,
 };
 use isola_linux_abi::requests::{FIONREAD, TIOCOUTQ};
-use isola_linux_files::{Events, FileObject, InodeKind, Metadata, Outcome, Pollee, new_anonymous_inode};
+use isola_linux_files::{Events, FileObject, InodeKind, Metadata, OpenFile, Outcome, Pollee};
 use isola_linux_memory::{BoxFuture, UserBuffer};
 
 /// An open socket.
 pub struct SocketFile {
     socket: Arc<dyn Socket>,
     families: Arc<Families>,
-    inode: u64,
 }
 
 impl SocketFile {
     pub(crate) fn new(socket: Arc<dyn Socket>, families: Arc<Families>) -> Arc<Self> {
-        Arc::new(Self { socket, families, inode: new_anonymous_inode() })
+        Arc::new(Self { socket, families })
     }
 
     /// Returns the socket.
@@ -42,18 +41,19 @@ impl SocketFile {
         &self.families
     }
 
-    /// Accepts a connection. Waits for one as `waiting` and `SO_RCVTIMEO` permit.
+    /// Accepts a connection. Waits for one as `waiting` and `SO_RCVTIMEO` permit. Returns it as an open file, with the
+    /// status flags `O_NONBLOCK` or none.
     ///
     /// # Errors
     /// Those of accept(2).
-    pub async fn accept(&self, waiting: Waiting) -> Result<Arc<dyn Socket>, Errno> {
+    pub async fn accept(&self, waiting: Waiting, flags: u32) -> Result<Arc<OpenFile>, Errno> {
         let until_ns = self.until(self.socket.settings().receive_limit_ns());
         loop {
             match self.socket.accept() {
                 Err(Errno::EAGAIN) if waiting == Waiting::Permitted => {
                     self.within(until_ns, self.wait_for(Events::IN)).await.ok_or(Errno::EAGAIN)?;
                 }
-                result => return result,
+                result => return result.map(|socket| self.families.open(socket, flags)),
             }
         }
     }
@@ -188,7 +188,7 @@ impl SocketFile {
             SO_ACCEPTCONN => number(self.socket.is_listening().into()),
             SO_PEERCRED => Ok(self.socket.peer_credentials().encode().to_vec()),
             SO_PEERNAME => self.socket.peer_address().map(|address| address.encode()),
-            SO_COOKIE => Ok(self.inode.to_ne_bytes().to_vec()),
+            SO_COOKIE => Ok(self.socket.settings().id().to_ne_bytes().to_vec()),
             _ => match self.socket.settings().value(name) {
                 Some(value) => Ok(value),
                 None => self.socket.option(level, name),
@@ -262,6 +262,10 @@ impl FileObject for SocketFile {
         self.socket.send(buffer, &mut SentMessage::default())
     }
 
+    fn is_socket(&self) -> bool {
+        true
+    }
+
     fn ready(&self) -> Events {
         self.socket.ready()
     }
@@ -304,11 +308,11 @@ impl FileObject for SocketFile {
     }
 
     fn metadata(&self) -> Metadata {
-        Metadata::anonymous(InodeKind::Socket, self.inode, 0o777)
+        Metadata::anonymous(InodeKind::Socket, self.socket.settings().id(), 0o777)
     }
 
     fn description(&self) -> Vec<u8> {
-        alloc::format!("socket:[{}]", self.inode).into_bytes()
+        alloc::format!("socket:[{}]", self.socket.settings().id()).into_bytes()
     }
 
     fn reopen(&self, _flags: u32) -> Option<Result<Arc<dyn FileObject>, Errno>> {

@@ -12,6 +12,7 @@ mod memory;
 mod processes;
 mod scheduling;
 mod signals;
+mod sockets;
 mod time;
 mod words;
 
@@ -117,6 +118,24 @@ calls! {
     __NR_getpid() => identity::getpid;
     #[doc = "The bytes are copied."]
     __NR_sendfile(to, from, offset, len) => files::sendfile [wait];
+    __NR_socket(domain, kind, protocol) => sockets::socket;
+    __NR_connect(descriptor, address, len) => sockets::connect [wait];
+    __NR_accept(descriptor, address, len) => sockets::accept [wait];
+    __NR_sendto(descriptor, buffer, len, flags, address, address_len) => sockets::sendto [wait];
+    #[doc = "MSG_ERRQUEUE is always EAGAIN; at most 256 KiB of a stream at once."]
+    __NR_recvfrom(descriptor, buffer, len, flags, address, address_len) => sockets::recvfrom [wait];
+    __NR_sendmsg(descriptor, header, flags) => sockets::sendmsg [wait];
+    #[doc = "MSG_ERRQUEUE is always EAGAIN."]
+    __NR_recvmsg(descriptor, header, flags) => sockets::recvmsg [wait];
+    __NR_shutdown(descriptor, how) => sockets::shutdown;
+    __NR_bind(descriptor, address, len) => sockets::bind [wait];
+    __NR_listen(descriptor, backlog) => sockets::listen [wait];
+    __NR_getsockname(descriptor, address, len) => sockets::getsockname [wait];
+    __NR_getpeername(descriptor, address, len) => sockets::getpeername [wait];
+    __NR_socketpair(domain, kind, protocol, descriptors) => sockets::socketpair [wait];
+    #[doc = "SO_RCVLOWAT is stored only; no SO_PEEK_OFF, no time stamps of unix sockets."]
+    __NR_setsockopt(descriptor, level, name, value, len) => sockets::setsockopt [wait];
+    __NR_getsockopt(descriptor, level, name, value, len) => sockets::getsockopt [wait];
     #[doc = "CLONE_SIGHAND only with CLONE_THREAD; no namespaces; no CLONE_PIDFD, CLONE_PARENT, CLONE_PTRACE."]
     __NR_clone(flags, stack, parent_tid, child_tid, tls) => processes::clone [wait];
     __NR_fork() => processes::fork [wait];
@@ -266,6 +285,7 @@ calls! {
     __NR_epoll_pwait(epoll, events, most, timeout_ms, mask) => files::epoll_pwait [wait];
     __NR_eventfd(count) => files::eventfd;
     __NR_fallocate(descriptor, mode, offset, len) => files::fallocate [wait];
+    __NR_accept4(descriptor, address, len, flags) => sockets::accept4 [wait];
     __NR_eventfd2(count, flags) => files::eventfd2;
     __NR_epoll_create1(flags) => files::epoll_create1;
     __NR_dup3(from, to, flags) => files::dup3;
@@ -273,7 +293,9 @@ calls! {
     __NR_preadv(descriptor, vector, count, offset) => files::preadv [wait];
     __NR_pwritev(descriptor, vector, count, offset) => files::pwritev [wait];
     __NR_rt_tgsigqueueinfo(group, tid, number, info) => signals::rt_tgsigqueueinfo [wait];
+    __NR_recvmmsg(descriptor, vector, count, flags, timeout) => sockets::recvmmsg [wait];
     __NR_prlimit64(pid, resource, new, old) => identity::prlimit64 [wait];
+    __NR_sendmmsg(descriptor, vector, count, flags) => sockets::sendmmsg [wait];
     __NR_getcpu(core, node) => scheduling::getcpu [wait];
     __NR_renameat2(directory, path, new_directory, new_path, flags) => files::renameat2 [wait];
     __NR_getrandom(buffer, len, flags) => information::getrandom [wait];

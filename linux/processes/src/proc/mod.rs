@@ -26,6 +26,7 @@ pub fn proc_file_system(system: &Arc<System>) -> Arc<GeneratedFs> {
         .text("loadavg", text(system::loadavg))
         .text("uptime", text(system::uptime))
         .text("version", text(system::version))
+        .text("net/unix", text(|system| system.unix_sockets.list()))
         .text("sys/kernel/hostname", text(system::host_name))
         .constant("filesystems", "nodev\tproc\nnodev\tsysfs\nnodev\ttmpfs\nnodev\tdevtmpfs\n\text4\n")
         .constant("cmdline", "\n")

@@ -2,6 +2,7 @@
 
 use crate::Errno;
 use crate::calls::CallResult;
+use crate::calls::sockets::{read_socket, write_socket};
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
 use alloc::sync::Arc;
@@ -28,6 +29,9 @@ async fn read_from(
     mut buffer: UserBuffer,
     offset: Option<u64>,
 ) -> CallResult {
+    if file.is_socket() && offset.is_none() {
+        return read_socket(thread, file, buffer).await;
+    }
     let len = buffer.len();
     let result = match offset {
         None => thread.interruptible(file.read(&mut buffer)).await,
@@ -47,6 +51,9 @@ async fn write_to(
     mut buffer: UserBuffer,
     offset: Option<u64>,
 ) -> CallResult {
+    if file.is_socket() && offset.is_none() {
+        return write_socket(thread, file, buffer).await;
+    }
     let len = buffer.len();
     let result = match offset {
         None => thread.interruptible(file.write(&mut buffer)).await,

@@ -1,6 +1,7 @@
 //! Calls on descriptors: `dup`, `fcntl`, `ioctl`, pipes.
 
 use crate::Errno;
+use crate::calls::sockets::write_interfaces;
 use crate::calls::{CallResult, unsupported};
 use crate::thread::Thread;
 use alloc::sync::Arc;
@@ -9,7 +10,7 @@ use isola_linux_abi::numbers::{
     F_SETLK, F_SETLKW, F_SETOWN, F_SETPIPE_SZ, F_UNLCK, F_WRLCK, FD_CLOEXEC, LOCK_EX, LOCK_NB, LOCK_SH,
     LOCK_UN, O_CLOEXEC, O_DIRECT, O_NONBLOCK, RLIMIT_NOFILE, SEEK_CUR, SEEK_END, SEEK_SET,
 };
-use isola_linux_abi::requests::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX};
+use isola_linux_abi::requests::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX, SIOCGIFCONF};
 use isola_linux_files::locks::{
     FileLock, LockFamily, LockKind, LockOwner, LockRegion, conflicting, lock, try_lock, unlock,
 };
@@ -245,6 +246,7 @@ pub async fn ioctl(thread: &mut Thread, descriptor: i32, request: u32, argument:
             return Ok(0);
         }
         FIOASYNC => return Ok(0),
+        SIOCGIFCONF if file.is_socket() => return write_interfaces(thread, argument).await,
         _ => {}
     }
     let (len, access) = match control_argument(request) {
