@@ -20,7 +20,7 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
 use isola_abi::report::{MemoryPressure, OVER_BUDGET, PRESSURE_LEVEL, RECLAIM, Report};
@@ -386,6 +386,15 @@ impl CoreNetwork {
         self.sockets.borrow_mut().remove(&id);
     }
 
+    /// Notes that a host has no socket for a datagram of a port of this core.
+    pub fn datagram_refused(&self, port: u16, remote: SocketAddr) {
+        let sockets = self.sockets.borrow();
+        let recipients = sockets.values().filter(|socket| socket.port == port);
+        let recipients: Vec<_> = recipients.filter_map(|socket| socket.recipient.clone()).collect();
+        drop(sockets);
+        recipients.iter().for_each(|recipient| recipient.refused(remote));
+    }
+
     #[inline]
     fn take_events(&self) {
         self.attribution.next_stage();
@@ -430,6 +439,7 @@ impl CoreNetwork {
                 let socket = self.sockets.borrow().get(&id).cloned();
                 socket.iter().for_each(|socket| socket.readable(id));
             }
+            Event::DatagramRefused { port, remote } => interface::datagram_refused(port, remote),
             // The other cores receive this from the first, and report it again.
             Event::AddressChanged(address) if current_core() == CoreIndex(0) => {
                 interface::publish_address(address)

@@ -22,12 +22,13 @@ use crate::interface::NetworkError;
 #[derive(Default)]
 pub(crate) struct Socket {
     waiting: Cell<Option<Waker>>,
-    recipient: Option<Arc<dyn DatagramRecipient>>,
+    pub port: u16,
+    pub recipient: Option<Arc<dyn DatagramRecipient>>,
 }
 
 impl Socket {
-    pub fn of_recipient(recipient: Arc<dyn DatagramRecipient>) -> Self {
-        Self { waiting: Cell::new(None), recipient: Some(recipient) }
+    pub fn of_recipient(port: u16, recipient: Arc<dyn DatagramRecipient>) -> Self {
+        Self { waiting: Cell::new(None), port, recipient: Some(recipient) }
     }
 
     pub fn readable(&self, id: UdpId) {
@@ -158,7 +159,7 @@ impl SharedUdpSocket {
     /// # Errors
     /// [`UdpBindError`], if the cell has no device, or any core has bound the port.
     pub fn bind(port: u16, recipient: Arc<dyn DatagramRecipient>) -> Result<Self, UdpBindError> {
-        let (id, _) = bind(port, || Socket::of_recipient(recipient))?;
+        let (id, _) = bind(port, || Socket::of_recipient(port, recipient))?;
         Ok(Self { core: current_core(), id, port })
     }
 

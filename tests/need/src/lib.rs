@@ -49,6 +49,8 @@ pub enum Need {
     E2fsprogs,
     /// Programs of Linux that cells run: busybox, linked statically.
     Busybox,
+    /// Servers of Linux that cells run: redis with its client, memcached.
+    LinuxServers,
 }
 
 /// A prerequisite that the host lacks.
@@ -71,7 +73,7 @@ impl std::fmt::Display for Missing {
 
 impl Need {
     /// All prerequisites.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Tap,
         Self::Memcached,
         Self::Libmemcached,
@@ -81,6 +83,7 @@ impl Need {
         Self::Prometheus,
         Self::E2fsprogs,
         Self::Busybox,
+        Self::LinuxServers,
     ];
 
     /// Returns the prerequisite's name in [`SKIP`].
@@ -95,6 +98,7 @@ impl Need {
             Self::Prometheus => "prometheus",
             Self::E2fsprogs => "e2fsprogs",
             Self::Busybox => "busybox",
+            Self::LinuxServers => "linux-servers",
         }
     }
 
@@ -119,6 +123,7 @@ impl Need {
                 "volumes with ext4 file systems, and e2fsck's and mke2fs's opinion of them (storage)"
             }
             Self::Busybox => "Linux programs in cells (tests/tests/linux.rs)",
+            Self::LinuxServers => "Linux servers in cells (tests/tests/linux_network.rs)",
         }
     }
 
@@ -136,6 +141,7 @@ impl Need {
             Self::Prometheus => &["prometheus"],
             Self::E2fsprogs => &["e2fsprogs"],
             Self::Busybox => &["busybox-static"],
+            Self::LinuxServers => &["memcached", "redis-server", "redis-tools"],
         }
     }
 
@@ -160,6 +166,7 @@ impl Need {
             Self::Prometheus => &["prometheus", "promtool"],
             Self::E2fsprogs => &["debugfs", "e2fsck", "mke2fs"],
             Self::Busybox => &["busybox"],
+            Self::LinuxServers => &["memcached", "redis-cli", "redis-server"],
         }
     }
 
