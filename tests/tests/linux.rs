@@ -9,7 +9,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// Programs of `tests/programs`.
-const PROGRAMS: [&str; 3] = ["processes", "threads", "files"];
+const PROGRAMS: [&str; 4] = ["processes", "threads", "files", "unix_sockets"];
 
 /// A root file system for cells.
 struct Root {

@@ -101,7 +101,7 @@ pub struct Shutdown {
 /// **Attempts.** [`Self::accept`], [`Self::send`] and [`Self::receive`] never wait: they return [`Errno::EAGAIN`], and
 /// [`SocketFile`](crate::SocketFile) repeats them when [`Self::ready`] has an event, as `O_NONBLOCK`, `MSG_DONTWAIT`,
 /// `SO_RCVTIMEO` and signals permit. Therefore [`Self::ready`] must not return [`Events::IN`] while `receive` (of a
-/// listening socket: `accept`) returns EAGAIN; after a `send` that returned EAGAIN, the same holds for
+/// listening socket: `accept`) returns EAGAIN, except with [`Events::RDHUP`], which ends waiting calls; after a `send` that returned EAGAIN, the same holds for
 /// [`Self::wait_to_send`]. Otherwise the caller's loop would not end.
 ///
 /// **Operations that may wait for other cores or files** return an [`Outcome`].

@@ -131,6 +131,7 @@ impl SocketFile {
         let is_stream = self.socket.facts().kind == SocketKind::Stream;
         let fills = is_stream && flags.has(MessageFlags::WAITALL) && !flags.has(MessageFlags::PEEK);
         let mut until_ns = None;
+        let mut has_ended = false;
         let mut total = 0;
         loop {
             match self.socket.receive(buffer, flags, message) {
@@ -144,6 +145,14 @@ impl SocketFile {
                     }
                 }
                 Err(Errno::EAGAIN) if waiting == Waiting::Permitted => {
+                    // Nothing arrives any more, but something may have arrived before the end.
+                    if self.socket.ready().intersects(Events::RDHUP) {
+                        if has_ended {
+                            return Ok(total);
+                        }
+                        has_ended = true;
+                        continue;
+                    }
                     let until_ns = *until_ns
                         .get_or_insert_with(|| self.until(self.socket.settings().receive_limit_ns()));
                     if self.within(until_ns, self.wait_for(Events::IN)).await.is_none() {
@@ -255,7 +264,11 @@ impl FileObject for SocketFile {
         if buffer.is_empty() {
             return Ok(0);
         }
-        self.socket.receive(buffer, MessageFlags::NONE, &mut ReceivedMessage::default())
+        let has_ended = self.socket.ready().intersects(Events::RDHUP);
+        match self.socket.receive(buffer, MessageFlags::NONE, &mut ReceivedMessage::default()) {
+            Err(Errno::EAGAIN) if has_ended => Ok(0),
+            result => result,
+        }
     }
 
     fn write(&self, buffer: &mut UserBuffer) -> Result<usize, Errno> {

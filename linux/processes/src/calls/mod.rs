@@ -116,7 +116,7 @@ calls! {
     __NR_pause() => signals::pause [wait];
     __NR_nanosleep(request, remaining) => time::nanosleep [wait];
     __NR_getpid() => identity::getpid;
-    #[doc = "The bytes are copied."]
+    #[doc = "The bytes are copied, except from a file with pages to a socket."]
     __NR_sendfile(to, from, offset, len) => files::sendfile [wait];
     __NR_socket(domain, kind, protocol) => sockets::socket;
     __NR_connect(descriptor, address, len) => sockets::connect [wait];
@@ -133,7 +133,7 @@ calls! {
     __NR_getsockname(descriptor, address, len) => sockets::getsockname [wait];
     __NR_getpeername(descriptor, address, len) => sockets::getpeername [wait];
     __NR_socketpair(domain, kind, protocol, descriptors) => sockets::socketpair [wait];
-    #[doc = "SO_RCVLOWAT is stored only; no SO_PEEK_OFF, no time stamps of unix sockets."]
+    #[doc = "SO_RCVLOWAT is stored only; no SO_PEEK_OFF, no filters, no time stamps of unix sockets."]
     __NR_setsockopt(descriptor, level, name, value, len) => sockets::setsockopt [wait];
     __NR_getsockopt(descriptor, level, name, value, len) => sockets::getsockopt [wait];
     #[doc = "CLONE_SIGHAND only with CLONE_THREAD; no namespaces; no CLONE_PIDFD, CLONE_PARENT, CLONE_PTRACE."]

@@ -2,6 +2,7 @@
 
 use super::socket::UnixSocket;
 use crate::Errno;
+use crate::socket::SocketKind;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -12,10 +13,14 @@ use spin::Mutex;
 /// The number of names that the system chooses itself: five hexadecimal digits.
 const CHOSEN_NAMES: u32 = 1 << 20;
 
+/// Sockets by type and abstract name.
+type AbstractNames = BTreeMap<(u32, Arc<[u8]>), Weak<UnixSocket>>;
+
 /// The sockets with names, and all sockets.
 #[derive(Default)]
 pub(super) struct Names {
-    abstract_names: Mutex<BTreeMap<Arc<[u8]>, Weak<UnixSocket>>>,
+    /// As on Linux, sockets of different types can have the same abstract name.
+    abstract_names: Mutex<AbstractNames>,
     /// By the identity of the inode, which the socket keeps.
     inodes: Mutex<BTreeMap<usize, Weak<UnixSocket>>>,
     all: Mutex<BTreeMap<u64, Weak<UnixSocket>>>,
@@ -41,21 +46,27 @@ impl Names {
     }
 
     /// Gives a socket an abstract name.
-    pub fn bind_abstract(&self, name: &Arc<[u8]>, socket: &Weak<UnixSocket>) -> Result<(), Errno> {
+    pub fn bind_abstract(
+        &self,
+        kind: SocketKind,
+        name: &Arc<[u8]>,
+        socket: &Weak<UnixSocket>,
+    ) -> Result<(), Errno> {
+        let key = (kind.number(), name.clone());
         let mut names = self.abstract_names.lock();
-        if names.contains_key(name) {
+        if names.contains_key(&key) {
             return Err(Errno::EADDRINUSE);
         }
-        names.insert(name.clone(), socket.clone());
+        names.insert(key, socket.clone());
         Ok(())
     }
 
     /// Gives a socket an abstract name that no other socket has.
-    pub fn bind_chosen(&self, socket: &Weak<UnixSocket>) -> Result<Arc<[u8]>, Errno> {
+    pub fn bind_chosen(&self, kind: SocketKind, socket: &Weak<UnixSocket>) -> Result<Arc<[u8]>, Errno> {
         for _ in 0..CHOSEN_NAMES {
             let number = self.next_chosen.fetch_add(1, Ordering::Relaxed) % CHOSEN_NAMES;
             let name: Arc<[u8]> = alloc::format!("{number:05x}").into_bytes().into();
-            if self.bind_abstract(&name, socket).is_ok() {
+            if self.bind_abstract(kind, &name, socket).is_ok() {
                 return Ok(name);
             }
         }
@@ -63,15 +74,16 @@ impl Names {
     }
 
     /// Removes an abstract name if it is that of this socket: connections have the name of their listening socket.
-    pub fn unbind_abstract(&self, name: &Arc<[u8]>, socket: &Weak<UnixSocket>) {
+    pub fn unbind_abstract(&self, kind: SocketKind, name: &Arc<[u8]>, socket: &Weak<UnixSocket>) {
+        let key = (kind.number(), name.clone());
         let mut names = self.abstract_names.lock();
-        if names.get(name).is_some_and(|owner| owner.ptr_eq(socket)) {
-            names.remove(name);
+        if names.get(&key).is_some_and(|owner| owner.ptr_eq(socket)) {
+            names.remove(&key);
         }
     }
 
-    pub fn find_abstract(&self, name: &[u8]) -> Option<Arc<UnixSocket>> {
-        self.abstract_names.lock().get(name).and_then(Weak::upgrade)
+    pub fn find_abstract(&self, kind: SocketKind, name: &Arc<[u8]>) -> Option<Arc<UnixSocket>> {
+        self.abstract_names.lock().get(&(kind.number(), name.clone())).and_then(Weak::upgrade)
     }
 
     pub fn bind_inode(&self, location: &Location, socket: &Weak<UnixSocket>) {

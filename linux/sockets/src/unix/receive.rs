@@ -26,12 +26,13 @@ impl UnixSocket {
         }
     }
 
-    /// Returns the result of a call that finds no message.
-    fn nothing(mut state: MutexGuard<'_, State>) -> Result<usize, Errno> {
+    /// Returns the result of a call that finds no message. A datagram socket has no end: [`SocketFile`](crate::SocketFile)
+    /// ends calls that would wait.
+    fn nothing(&self, mut state: MutexGuard<'_, State>) -> Result<usize, Errno> {
         if let Some(error) = state.error.take() {
             return Err(error);
         }
-        if state.receive_ended { Ok(0) } else { Err(Errno::EAGAIN) }
+        if state.receive_ended && self.is_connection_based() { Ok(0) } else { Err(Errno::EAGAIN) }
     }
 
     fn check_connected(&self, state: &State) -> Result<(), Errno> {
@@ -74,7 +75,7 @@ impl UnixSocket {
             state = self.state.lock();
         }
         if state.queue.is_empty() {
-            return Self::nothing(state);
+            return self.nothing(state);
         }
         if buffer.is_empty() {
             return Ok(0);
@@ -144,15 +145,19 @@ impl UnixSocket {
             held = Some(self.shared.flight.hold());
             state = self.state.lock();
         }
+        // An error is reported before messages, that of a stream behind its bytes.
+        if let Some(error) = state.error.take() {
+            return Err(error);
+        }
         let was_full = state.queue.len() + state.reserved > MOST_DATAGRAMS;
         Self::pass_rights(&mut state, 0, flags, message);
-        let Some(packet) = state.queue.front() else { return Self::nothing(state) };
+        let Some(packet) = state.queue.front() else { return self.nothing(state) };
         message.len = packet.bytes.len();
         let credentials = packet.credentials;
         let (count, sender, charge) = if peeks {
             (buffer.write(&packet.bytes), packet.sender.clone(), 0)
         } else {
-            let Some(packet) = state.queue.pop_front() else { return Self::nothing(state) };
+            let Some(packet) = state.queue.pop_front() else { return self.nothing(state) };
             drop(state);
             (buffer.write(&packet.bytes), packet.sender, packet.charge)
         };

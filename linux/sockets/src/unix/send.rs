@@ -43,7 +43,8 @@ impl UnixSocket {
             if message.address.is_some() && self.kind == SocketKind::Stream {
                 return Err(if is_connected { Errno::EISCONN } else { Errno::EOPNOTSUPP });
             }
-            if let Some(error) = if state.send_ended { None } else { state.error.take() } {
+            let has_priority = !state.send_ended || self.kind == SocketKind::SeqPacket;
+            if let Some(error) = if has_priority { state.error.take() } else { None } {
                 return Err(error);
             }
             let peer = if is_connected { state.peer.clone() } else { None };
@@ -51,20 +52,22 @@ impl UnixSocket {
             return if state.send_ended { Err(Errno::EPIPE) } else { Ok(peer) };
         }
         let peer = state.peer.clone();
-        let send_ended = state.send_ended;
         drop(state);
         if self.settings.is_on(SO_PASSCRED) {
             self.bind_chosen()?;
         }
-        let to = message.destination.as_ref().and_then(|to| to.clone().downcast::<Self>().ok());
-        let receiver = to.or(peer).ok_or(Errno::ENOTCONN)?;
-        if let Some(error) = self.state.lock().error.take() {
+        // The own state is looked at before the receiver, as on Linux.
+        let mut state = self.state.lock();
+        if let Some(error) = state.error.take() {
             return Err(error);
         }
-        if send_ended {
+        if state.send_ended {
             return Err(Errno::EPIPE);
         }
-        Ok(receiver)
+        drop(state);
+        let to = message.destination.as_ref().and_then(|to| to.clone().downcast::<Self>().ok());
+        let peer = peer.filter(|_| message.address.is_none());
+        to.or(peer).ok_or(Errno::ENOTCONN)
     }
 
     /// Counts bytes of a message. `false` if the send buffer is full.

@@ -82,6 +82,16 @@ impl State {
         self.queue.len() + self.reserved > MOST_DATAGRAMS
     }
 
+    /// Returns the queue of connections if it has a place.
+    fn place_for_connection(&mut self) -> Result<&mut VecDeque<Arc<UnixSocket>>, Errno> {
+        match &mut self.role {
+            Role::Listening { .. } if self.receive_ended => Err(Errno::ECONNREFUSED),
+            Role::Listening { backlog, pending } if pending.len() > *backlog => Err(Errno::EAGAIN),
+            Role::Listening { pending, .. } => Ok(pending),
+            _ => Err(Errno::ECONNREFUSED),
+        }
+    }
+
     pub fn is_connected_to(&self, socket: &UnixSocket) -> bool {
         self.peer.as_ref().is_some_and(|peer| core::ptr::eq(&raw const **peer, socket))
     }
@@ -196,7 +206,7 @@ impl UnixSocket {
     pub(super) fn bind_chosen(&self) -> Result<(), Errno> {
         let mut state = self.state.lock();
         if state.address == UnixAddress::Unnamed && !state.is_closed {
-            state.address = UnixAddress::Abstract(self.shared.names.bind_chosen(&self.this)?);
+            state.address = UnixAddress::Abstract(self.shared.names.bind_chosen(self.kind, &self.this)?);
         }
         Ok(())
     }
@@ -206,7 +216,7 @@ impl UnixSocket {
         if state.address != UnixAddress::Unnamed {
             return Err(Errno::EINVAL);
         }
-        self.shared.names.bind_abstract(name, &self.this)?;
+        self.shared.names.bind_abstract(self.kind, name, &self.this)?;
         state.address = UnixAddress::Abstract(name.clone());
         Ok(())
     }
@@ -239,7 +249,7 @@ impl UnixSocket {
         let SocketAddress::Unix(address) = address else { return Err(Errno::EINVAL) };
         let found = match address {
             UnixAddress::Unnamed => return Err(Errno::EINVAL),
-            UnixAddress::Abstract(name) => self.shared.names.find_abstract(name),
+            UnixAddress::Abstract(name) => self.shared.names.find_abstract(self.kind, name),
             UnixAddress::Path(path) => {
                 let location = caller.files.locate(AT_FDCWD, path, LastLink::Follow).await?;
                 let inode = location.inode();
@@ -256,6 +266,8 @@ impl UnixSocket {
 
     /// Attempts to connect to a listening socket. [`Errno::EAGAIN`] if its queue of connections is full.
     fn connect_to(&self, listener: &Arc<Self>, caller: PeerCredentials) -> Result<(), Errno> {
+        // The other's state is looked at before the own, as on Linux.
+        listener.state.lock().place_for_connection()?;
         {
             let mut state = self.state.lock();
             match state.role {
@@ -297,15 +309,7 @@ impl UnixSocket {
         let this = self.this.upgrade().ok_or(Errno::EBADF)?;
         let mut state = listener.state.lock();
         let (address, credentials) = (state.address.clone(), state.peer_credentials);
-        if state.receive_ended {
-            return Err(Errno::ECONNREFUSED);
-        }
-        let Role::Listening { backlog, pending } = &mut state.role else {
-            return Err(Errno::ECONNREFUSED);
-        };
-        if pending.len() > *backlog {
-            return Err(Errno::EAGAIN);
-        }
+        let pending = state.place_for_connection()?;
         let new = State {
             role: Role::Connected,
             address,
@@ -313,7 +317,8 @@ impl UnixSocket {
             peer_credentials: Some(caller),
             ..State::default()
         };
-        let settings = listener.settings.inherited();
+        let settings = SocketSettings::default();
+        settings.switch(SO_PASSCRED, listener.settings.is_on(SO_PASSCRED));
         let socket = Self::with_state(&self.shared, self.kind, listener.creator, new, settings);
         socket.listener.store(listener.id(), Ordering::Relaxed);
         pending.push_back(socket.clone());
@@ -372,12 +377,13 @@ impl UnixSocket {
         let queue = core::mem::take(&mut state.queue);
         let peer = state.peer.take();
         let location = state.location.take();
-        let address = core::mem::take(&mut state.address);
+        // Messages that were not received yet show it.
+        let address = state.address.clone();
         let role = core::mem::take(&mut state.role);
         let senders = core::mem::take(&mut state.waiting_senders);
         drop(state);
         if let UnixAddress::Abstract(name) = &address {
-            self.shared.names.unbind_abstract(name, &self.this);
+            self.shared.names.unbind_abstract(self.kind, name, &self.this);
         }
         if let Some(location) = location {
             self.shared.names.unbind_inode(&location);
@@ -520,8 +526,12 @@ impl Socket for UnixSocket {
         address: &'a SocketAddress,
         caller: &'a SocketCaller<'a>,
     ) -> Outcome<'a, Option<Destination>> {
-        if self.is_connection_based() {
-            // An address is an error, or is ignored.
+        let fails = {
+            let state = self.state.lock();
+            state.send_ended || state.error.is_some()
+        };
+        if self.is_connection_based() || fails {
+            // An address of a connection is an error or is ignored, and the own state is an error before it.
             return Outcome::ok(None);
         }
         Outcome::of(async move {

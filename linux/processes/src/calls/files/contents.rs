@@ -6,7 +6,8 @@ use crate::calls::sockets::{read_socket, write_socket};
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
 use alloc::sync::Arc;
-use isola_linux_abi::numbers::{RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC};
+use alloc::vec::Vec;
+use isola_linux_abi::numbers::{RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC, SEEK_CUR};
 use isola_linux_files::OpenFile;
 use isola_linux_memory::{FramePart, UserBuffer};
 use isola_user_mode::{Access, PAGE_SIZE};
@@ -289,10 +290,61 @@ async fn copy(
     Ok(done)
 }
 
+/// Sends bytes of a file with pages to a socket, from an offset or the position on. The frames of the file are the call's
+/// buffer: the socket copies them, or transmits them, itself. Returns the number of bytes.
+async fn send_pages(
+    thread: &Thread,
+    from: &OpenFile,
+    from_offset: &mut Option<u64>,
+    to: &OpenFile,
+    len: u64,
+) -> CallResult {
+    let pages = from.pages()?;
+    let mut done = 0;
+    while done < len {
+        let offset = match *from_offset {
+            Some(offset) => offset,
+            None => from.seek(0, SEEK_CUR).await?,
+        };
+        let end = offset.saturating_add((len - done).min(COPY_LEN as u64)).min(from.metadata().len);
+        let mut parts = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let (page, start) = (at / PAGE_SIZE, at % PAGE_SIZE);
+            let frame = match pages.frame(page) {
+                Some(frame) => frame,
+                None => pages.fetch(page).await?,
+            };
+            let len = (PAGE_SIZE - start).min(end - at);
+            parts.push(FramePart { frame, offset: start as usize, len: len as usize });
+            at += len;
+        }
+        if parts.is_empty() {
+            break;
+        }
+        let sent = match write_socket(thread, to, UserBuffer::new(parts)).await {
+            Ok(sent) => sent,
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        };
+        done += sent;
+        match from_offset {
+            Some(offset) => *offset += sent,
+            None => {
+                from.seek(sent as i64, SEEK_CUR).await?;
+            }
+        }
+        if offset + sent < end {
+            break;
+        }
+    }
+    Ok(done)
+}
+
 /// Moves a file's position back by bytes that were read and not written.
 async fn give_back(file: &OpenFile, offset: &Option<u64>, count: usize) {
     if offset.is_none() {
-        let _ = file.seek(-(count as i64), isola_linux_abi::numbers::SEEK_CUR).await;
+        let _ = file.seek(-(count as i64), SEEK_CUR).await;
     }
 }
 
@@ -322,7 +374,11 @@ pub async fn sendfile(thread: &mut Thread, to: i32, from: i32, offset: u64, len:
     if source.pages().is_err() && from_offset.is_some() {
         return Err(Errno::ESPIPE);
     }
-    let done = copy(thread, (&source, &mut from_offset), (&target, &mut None), len).await?;
+    let done = if target.is_socket() && source.pages().is_ok() {
+        send_pages(thread, &source, &mut from_offset, &target, len).await?
+    } else {
+        copy(thread, (&source, &mut from_offset), (&target, &mut None), len).await?
+    };
     write_offset(thread, offset, from_offset).await?;
     Ok(done)
 }
