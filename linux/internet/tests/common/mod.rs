@@ -114,8 +114,8 @@ impl Open {
     }
 
     pub async fn accept(&self) -> Result<Self, Errno> {
-        let socket = self.file().accept(Waiting::Permitted).await?;
-        Ok(Self { program: self.program.clone(), file: self.program.families.open(socket, 0) })
+        let file = self.file().accept(Waiting::Permitted, 0).await?;
+        Ok(Self { program: self.program.clone(), file })
     }
 
     pub fn accept_now(&self) -> Result<Self, Errno> {
