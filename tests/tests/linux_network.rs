@@ -114,6 +114,27 @@ fn redis_answers_clients_on_the_host_and_in_the_cell() {
 }
 
 #[test]
+fn sockets_do_over_loopback_what_they_do_on_linux() {
+    if !need(Need::E2fsprogs) || !need(Need::Busybox) {
+        return;
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/internet_sockets.c");
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("internet_sockets");
+    let compiled = Command::new("gcc").args(["-O1", "-pthread", "-o"]).args([&program, &source]).status();
+    assert!(compiled.unwrap().success());
+    let expected = Command::new(&program).output().unwrap();
+    assert_eq!(expected.status.code(), Some(3));
+    let root = Root::new(&[program.to_str().unwrap()]);
+    let isola = Isola::up(&["--cores", "3"]);
+    let store = root.volume(&isola);
+    for cores in ["1", "2"] {
+        let outcome = run(&isola, &store, &["--rm", "--cores", cores], &["internet_sockets"]).ended_with(3);
+        assert_eq!(outcome.out, String::from_utf8_lossy(&expected.stdout), "{cores} cores");
+    }
+}
+
+#[test]
 fn memcached_answers_from_all_its_threads() {
     if !need(Need::E2fsprogs) || !need(Need::Busybox) || !need(Need::LinuxServers) {
         return;

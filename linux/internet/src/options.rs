@@ -80,9 +80,10 @@ impl IpOptions {
     /// Returns the value of an option.
     ///
     /// # Errors
-    /// [`Errno::ENOPROTOOPT`].
-    pub fn get(&self, level: u32, name: u32) -> Result<Vec<u8>, Errno> {
+    /// [`Errno::ENOPROTOOPT`], [`Errno::EOPNOTSUPP`] for a level that the family does not have.
+    pub fn get(&self, domain: Domain, level: u32, name: u32) -> Result<Vec<u8>, Errno> {
         match (level, name) {
+            (IP6, _) if domain == Domain::V4 => Err(Errno::EOPNOTSUPP),
             (IP, linux::IP_MTU) | (IP6, linux::IPV6_MTU) => Ok(number(1500)),
             (IP, linux::IP_OPTIONS) => Ok(Vec::new()),
             _ => self.value(level, name).map(number).ok_or(Errno::ENOPROTOOPT),
@@ -126,7 +127,7 @@ mod tests {
         let options = IpOptions::default();
         let set = |domain, level, name, value: i32| options.set(domain, level, name, &value.to_ne_bytes(), false);
         assert_eq!(set(Domain::V4, IP, linux::IP_TOS, 16), Ok(()));
-        assert_eq!(options.get(IP, linux::IP_TOS), Ok(number(16)));
+        assert_eq!(options.get(Domain::V4, IP, linux::IP_TOS), Ok(number(16)));
         assert_eq!(set(Domain::V4, IP, linux::IP_TTL, 256), Err(Errno::EINVAL));
         assert_eq!(set(Domain::V4, IP6, linux::IPV6_V6ONLY, 1), Err(Errno::ENOPROTOOPT));
         assert_eq!(set(Domain::V6, IP6, linux::IPV6_V6ONLY, 5), Ok(()));

@@ -36,7 +36,11 @@ fn datagrams_return_to_their_sender_from_a_thread_on_another_core() {
             let bytes: Vec<u8> = (0..number).collect();
             let answer = loop {
                 socket.send_to((SERVER, 9).into(), IoBuf::from(bytes.clone()).into()).unwrap();
-                if let Ok(answer) = timeout(Duration::from_millis(50), socket.receive()).await {
+                // An answer to an earlier attempt may be late.
+                let answer = timeout(Duration::from_millis(50), socket.receive()).await;
+                if let Ok(answer) = answer
+                    && answer.payload.len() == bytes.len()
+                {
                     break answer;
                 }
             };

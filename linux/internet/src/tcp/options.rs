@@ -105,8 +105,9 @@ impl TcpSocket {
             (linux::SOL_TCP, name) if NUMBERS.iter().any(|option| option.0 == name) => {
                 Ok(number(self.options.number(name)))
             }
-            (linux::SOL_IP | linux::SOL_IPV6, _) => self.options.ip.get(level, name),
-            _ => Err(Errno::ENOPROTOOPT),
+            (linux::SOL_IP | linux::SOL_IPV6, _) => self.options.ip.get(self.domain, level, name),
+            (linux::SOL_SOCKET | linux::SOL_TCP, _) => Err(Errno::ENOPROTOOPT),
+            _ => Err(Errno::EOPNOTSUPP),
         }
     }
 

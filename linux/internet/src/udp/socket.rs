@@ -14,7 +14,7 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use isola_iobuf::{Chain, IoBuf};
 use isola_linux_abi::net::{
-    IP_PKTINFO, IPPROTO_UDP, IPV6_PKTINFO, SO_BROADCAST, SO_REUSEADDR, SO_REUSEPORT, SOL_IP, SOL_IPV6,
+    IP_PKTINFO, IPPROTO_UDP, IPV6_PKTINFO, SO_BROADCAST, SO_REUSEADDR, SO_REUSEPORT, SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_UDP,
 };
 use isola_linux_files::{Events, Outcome, Pollee};
 use isola_linux_memory::UserBuffer;
@@ -32,6 +32,9 @@ const OVERHEAD: usize = 256;
 /// The number of the interface of the cell's device; 1 is loopback.
 const DEVICE: u32 = 2;
 const LOOPBACK: u32 = 1;
+
+/// The option that holds datagrams back, from Linux's `linux/udp.h`: it is off.
+const UDP_CORK: u32 = 1;
 
 /// A received datagram.
 #[derive(Clone, Debug)]
@@ -435,10 +438,10 @@ impl Socket for UdpSocket {
 
     fn option(&self, level: u32, name: u32) -> Result<Vec<u8>, Errno> {
         match level {
-            SOL_IP | SOL_IPV6 => self.options.get(level, name),
-            // `UDP_CORK` is off.
-            level if level == IPPROTO_UDP as u32 && name == 1 => Ok(number(0)),
-            _ => Err(Errno::ENOPROTOOPT),
+            SOL_IP | SOL_IPV6 => self.options.get(self.domain, level, name),
+            SOL_UDP if name == UDP_CORK => Ok(number(0)),
+            SOL_SOCKET | SOL_UDP => Err(Errno::ENOPROTOOPT),
+            _ => Err(Errno::EOPNOTSUPP),
         }
     }
 
