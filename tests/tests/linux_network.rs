@@ -4,6 +4,7 @@ use isola_need::{Need, need};
 use isola_tests::isola::{Isola, Outcome};
 use isola_tests::kv::Connection;
 use isola_tests::service::published;
+use isola_tests::wait;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
@@ -71,6 +72,14 @@ fn serve(isola: &Isola, store: &Path, cores: &str, port: &str, command: &[&str])
     published(&serde_json::from_str(&view).unwrap())
 }
 
+/// Connects to redis, once it answers.
+fn redis(address: std::net::SocketAddr) -> Connection {
+    wait::until("redis answers", || {
+        let mut connection = Connection::open(address).ok()?;
+        (connection.ask("PING").ok()?.trim_end() == "+PONG").then_some(connection)
+    })
+}
+
 /// Sends a request, and reads an answer of this length.
 fn ask(connection: &mut Connection, request: &[u8], expected: &str) {
     connection.send(request).unwrap();
@@ -89,12 +98,12 @@ fn redis_answers_clients_on_the_host_and_in_the_cell() {
     let store = root.volume(&isola);
     let server = ["redis-server", "--protected-mode", "no", "--save", "", "--port", "6379"];
     let address = serve(&isola, &store, "1", "6379", &server);
-    let mut connection = Connection::establish(address);
+    let mut connection = redis(address);
     ask(&mut connection, b"PING\r\n", "+PONG\r\n");
     ask(&mut connection, b"SET key value\r\nGET key\r\n", "+OK\r\n$5\r\nvalue\r\n");
     // A value that is longer than all buffers, by a connection of its own.
     let value = vec![b'v'; 3_000_000];
-    let mut second = Connection::establish(address);
+    let mut second = redis(address);
     let head = format!("*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n${}\r\n", value.len());
     second.send(head.as_bytes()).unwrap();
     second.stream().write_all(&value).unwrap();

@@ -3,12 +3,12 @@
 use alloc::sync::Arc;
 use isola::prelude::*;
 use isola::storage::{self, Volumes};
+use isola_linux_abi::numbers::{O_CREAT, O_EXCL, O_WRONLY};
 use isola_linux_files::FileSystem;
 use isola_linux_files::{
     Caller, CallerIds, Console, Credentials, DescriptorTable, DeviceTable, Errno, LastLink, MountFlags,
     MountedFileSystem, Namespace, OverlayFs, TmpFs, TmpFsOptions, View, VolumeFs, device_file_system,
 };
-use isola_linux_abi::numbers::{O_CREAT, O_EXCL, O_WRONLY};
 use isola_linux_memory::UserBuffer;
 use isola_linux_processes::System;
 use isola_linux_processes::proc::{proc_file_system, sys_file_system};

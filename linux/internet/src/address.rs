@@ -122,12 +122,8 @@ impl Scope {
 /// Returns whether an address is one of this cell.
 pub(crate) fn is_local(address: IpAddr) -> bool {
     match address {
-        IpAddr::V4(ip) => {
-            ip.is_loopback() || isola_net::address().is_some_and(|own| own.address == ip)
-        }
-        IpAddr::V6(ip) => {
-            ip.is_loopback() || isola_net::ipv6().has(ip)
-        }
+        IpAddr::V4(ip) => ip.is_loopback() || isola_net::address().is_some_and(|own| own.address == ip),
+        IpAddr::V6(ip) => ip.is_loopback() || isola_net::ipv6().has(ip),
     }
 }
 

@@ -94,7 +94,14 @@ impl IpOptions {
     ///
     /// # Errors
     /// [`Errno::ENOPROTOOPT`], [`Errno::EINVAL`].
-    pub fn set(&self, domain: Domain, level: u32, name: u32, value: &[u8], is_bound: bool) -> Result<(), Errno> {
+    pub fn set(
+        &self,
+        domain: Domain,
+        level: u32,
+        name: u32,
+        value: &[u8],
+        is_bound: bool,
+    ) -> Result<(), Errno> {
         if level == IP6 && domain == Domain::V4 {
             return Err(Errno::ENOPROTOOPT);
         }
@@ -125,7 +132,8 @@ mod tests {
     #[test]
     fn options_have_limits_and_families() {
         let options = IpOptions::default();
-        let set = |domain, level, name, value: i32| options.set(domain, level, name, &value.to_ne_bytes(), false);
+        let set =
+            |domain, level, name, value: i32| options.set(domain, level, name, &value.to_ne_bytes(), false);
         assert_eq!(set(Domain::V4, IP, linux::IP_TOS, 16), Ok(()));
         assert_eq!(options.get(Domain::V4, IP, linux::IP_TOS), Ok(number(16)));
         assert_eq!(set(Domain::V4, IP, linux::IP_TTL, 256), Err(Errno::EINVAL));

@@ -64,12 +64,8 @@ impl<T> Ports<T> {
         socket: &Weak<T>,
         random: u64,
     ) -> Result<Binding<T>, Errno> {
-        let entry = Arc::new(Entry {
-            scope,
-            sharing,
-            socket: socket.clone(),
-            is_listening: AtomicBool::new(false),
-        });
+        let entry =
+            Arc::new(Entry { scope, sharing, socket: socket.clone(), is_listening: AtomicBool::new(false) });
         let mut ports = self.ports.lock();
         let port = if port == 0 {
             let count = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
@@ -125,7 +121,8 @@ impl<T> Ports<T> {
 
 impl<T> Entry<T> {
     fn conflicts(&self, other: &Self) -> bool {
-        let is_listening = self.is_listening.load(Ordering::Relaxed) || other.is_listening.load(Ordering::Relaxed);
+        let is_listening =
+            self.is_listening.load(Ordering::Relaxed) || other.is_listening.load(Ordering::Relaxed);
         let shares = self.sharing.port && other.sharing.port
             || self.sharing.address && other.sharing.address && !is_listening;
         self.scope.overlaps(other.scope) && !shares
@@ -231,7 +228,10 @@ mod tests {
         };
         let (_first, second) = (bind("0.0.0.0", &all), bind("127.0.0.1", &one));
         let find = |address: &str| ports.find(address.parse().unwrap(), 80);
-        assert_eq!((find("127.0.0.1"), find("127.0.0.2")), (alloc::vec![one.clone()], alloc::vec![all.clone()]));
+        assert_eq!(
+            (find("127.0.0.1"), find("127.0.0.2")),
+            (alloc::vec![one.clone()], alloc::vec![all.clone()])
+        );
         assert_eq!(ports.find_listener("127.0.0.1".parse().unwrap(), 80, 0), None);
         drop(second);
         assert_eq!(find("127.0.0.1"), [all]);

@@ -242,7 +242,7 @@ fn a_reset_is_an_error_once_and_then_a_broken_pipe() {
 
 /// Runs a body in a cell with two cores and an idle neighbour.
 fn alone<F: Future<Output = ()> + 'static>(body: impl FnOnce(Program) -> F + Send + 'static) {
-    talk(1, Loss::Never, || pending(), move || body(Program::new()));
+    talk(1, Loss::Never, pending, move || body(Program::new()));
 }
 
 #[test]
@@ -263,8 +263,10 @@ fn sockets_of_a_cell_connect_to_each_other() {
             socket.connect(&to).await.unwrap();
             let server = listener.accept().await.unwrap();
             let local = socket.local();
-            assert!(matches!(&local, SocketAddress::Inet(a) if a.port() > 1024)
-                || matches!(&local, SocketAddress::Inet6(a) if a.port() > 1024));
+            assert!(
+                matches!(&local, SocketAddress::Inet(a) if a.port() > 1024)
+                    || matches!(&local, SocketAddress::Inet6(a) if a.port() > 1024)
+            );
             socket.send(b"ab").await.unwrap();
             let peeked = server.receive_with(9, MessageFlags::PEEK, Waiting::Permitted).await.unwrap();
             assert_eq!(peeked.0, b"ab");

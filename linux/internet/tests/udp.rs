@@ -126,5 +126,5 @@ fn sockets_of_a_cell_exchange_datagrams() {
         }
         assert!((100..200).contains(&count), "{count} datagrams");
     };
-    talk(1, Loss::Never, || pending(), client);
+    talk(1, Loss::Never, pending, client);
 }

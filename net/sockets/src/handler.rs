@@ -225,7 +225,10 @@ impl ConnectionId {
 ///
 /// # Errors
 /// [`StreamError`], if there is no network, or the stack cannot open the connection.
-pub fn connect_with(remote: SocketAddr, handler: impl ConnectionHandler) -> Result<TcpConnection, StreamError> {
+pub fn connect_with(
+    remote: SocketAddr,
+    handler: impl ConnectionHandler,
+) -> Result<TcpConnection, StreamError> {
     let activity = current_activity();
     let owner = owner_of(activity);
     let begin =

@@ -105,8 +105,8 @@ pub use halves::{ReadHalf, WriteHalf};
 pub use handler::{ConnectionHandler, ConnectionId, TcpConnection, connect_with, listen_with};
 pub use interface::{AddressIsGiven, address, ipv6, set_address, start, wait_for_address, wait_for_ipv6};
 pub use isola_net_stack::{
-    Addressing, BindError, ConfigError, ConnectError, ConnectionStats, Datagram, FailReason, Ipv4Config, Ipv6Addressing, Ipv6Config, Ipv6Settings,
-    KeepAlive, Limits, MacAddr, SendError, SendToError, TcpConfig,
+    Addressing, BindError, ConfigError, ConnectError, ConnectionStats, Datagram, FailReason, Ipv4Config,
+    Ipv6Addressing, Ipv6Config, Ipv6Settings, KeepAlive, Limits, MacAddr, SendError, SendToError, TcpConfig,
 };
 pub use isola_platform::network as port;
 pub use manager::{CellNetwork, NETWORK_MANAGER, NetworkManager, NetworkSettings};

@@ -96,13 +96,11 @@ impl TcpSocket {
             Ok(connection) => self.note_connection(&connection),
             // Another core has flows.
             Err(StreamError::Connect(ConnectError::NoShare)) if current_core() != CoreIndex(0) => {
-                spawn_on(CoreIndex(0), move || {
-                    match connect_with(remote, Handler(Some(this.clone()))) {
-                        Ok(connection) => this.note_connection(&connection),
-                        Err(error) => {
-                            drop(this.state().end(Some(error_of(error))));
-                            this.pollee.notify(Events::OUT | Events::ERR | Events::HUP);
-                        }
+                spawn_on(CoreIndex(0), move || match connect_with(remote, Handler(Some(this.clone()))) {
+                    Ok(connection) => this.note_connection(&connection),
+                    Err(error) => {
+                        drop(this.state().end(Some(error_of(error))));
+                        this.pollee.notify(Events::OUT | Events::ERR | Events::HUP);
                     }
                 });
             }

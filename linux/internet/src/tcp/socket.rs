@@ -14,8 +14,8 @@ use isola_linux_abi::numbers::CAP_NET_BIND_SERVICE;
 use isola_linux_files::{Events, Outcome, Pollee};
 use isola_linux_memory::UserBuffer;
 use isola_linux_sockets::{
-    Errno, MessageFlags, ReceivedMessage, SentMessage, Shutdown, Socket, SocketAddress, SocketCaller, SocketFacts,
-    SocketKind, SocketSettings, Waiting,
+    Errno, MessageFlags, ReceivedMessage, SentMessage, Shutdown, Socket, SocketAddress, SocketCaller,
+    SocketFacts, SocketKind, SocketSettings, Waiting,
 };
 use spin::{Mutex, MutexGuard};
 
@@ -213,7 +213,10 @@ impl Socket for TcpSocket {
         drop(state);
         Ok(match link {
             Link::Native(id) => {
-                queued + id.here().and_then(|found| found.statistics()).map_or(0, |statistics| statistics.unacked)
+                queued
+                    + id.here()
+                        .and_then(|found| found.statistics())
+                        .map_or(0, |statistics| statistics.unacked)
             }
             Link::Peer(peer) => peer.upgrade().map_or(0, |peer| peer.state().incoming.len()),
             Link::None | Link::Moving => queued,

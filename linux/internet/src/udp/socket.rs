@@ -14,7 +14,8 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use isola_iobuf::{Chain, IoBuf};
 use isola_linux_abi::net::{
-    IP_PKTINFO, IPPROTO_UDP, IPV6_PKTINFO, SO_BROADCAST, SO_REUSEADDR, SO_REUSEPORT, SOL_IP, SOL_IPV6, SOL_SOCKET, SOL_UDP,
+    IP_PKTINFO, IPPROTO_UDP, IPV6_PKTINFO, SO_BROADCAST, SO_REUSEADDR, SO_REUSEPORT, SOL_IP, SOL_IPV6,
+    SOL_SOCKET, SOL_UDP,
 };
 use isola_linux_files::{Events, Outcome, Pollee};
 use isola_linux_memory::UserBuffer;
@@ -120,8 +121,10 @@ impl UdpSocket {
 
     fn bind_to(&self, address: SocketAddr) -> Result<u16, Errno> {
         let scope = Scope::of(self.domain, self.options.is_v6_only(), address.ip());
-        let sharing =
-            PortSharing { address: self.settings.is_on(SO_REUSEADDR), port: self.settings.is_on(SO_REUSEPORT) };
+        let sharing = PortSharing {
+            address: self.settings.is_on(SO_REUSEADDR),
+            port: self.settings.is_on(SO_REUSEPORT),
+        };
         let binding =
             self.internet.udp.bind(scope, address.port(), sharing, &self.this, self.internet.random())?;
         let port = binding.port();
@@ -365,11 +368,7 @@ fn has_route(to: IpAddr) -> bool {
 
 impl Socket for UdpSocket {
     fn facts(&self) -> SocketFacts {
-        SocketFacts {
-            domain: self.domain.number(),
-            kind: SocketKind::Datagram,
-            protocol: IPPROTO_UDP as u32,
-        }
+        SocketFacts { domain: self.domain.number(), kind: SocketKind::Datagram, protocol: IPPROTO_UDP as u32 }
     }
 
     fn settings(&self) -> &SocketSettings {

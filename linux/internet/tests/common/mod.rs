@@ -3,14 +3,14 @@
 
 use isola_events::{Instant, now, sleep_until};
 use isola_linux_files::{
-    Caller, CallerIds, Credentials, DescriptorTable, MountFlags, MountedFileSystem, Namespace, OpenFile, TmpFs,
-    TmpFsOptions, View,
+    Caller, CallerIds, Credentials, DescriptorTable, MountFlags, MountedFileSystem, Namespace, OpenFile,
+    TmpFs, TmpFsOptions, View,
 };
 use isola_linux_internet::Internet;
 use isola_linux_memory::{BoxFuture, UserBuffer};
 use isola_linux_sockets::{
-    Errno, Families, MessageFlags, PeerCredentials, ReceivedMessage, SentMessage, SocketAddress, SocketCaller,
-    SocketClock, SocketFile, SocketKind, Waiting,
+    Errno, Families, MessageFlags, PeerCredentials, ReceivedMessage, SentMessage, SocketAddress,
+    SocketCaller, SocketClock, SocketFile, SocketKind, Waiting,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -54,15 +54,13 @@ impl Program {
         Self { families, view, credentials: Arc::new(Credentials::root()) }
     }
 
-    fn call<R>(&self, work: impl AsyncFnOnce(&SocketCaller<'_>) -> R) -> impl Future<Output = R> {
-        async move {
-            let descriptors = DescriptorTable::new();
-            let ids = CallerIds { process: 1, thread: 1 };
-            let files =
-                Caller { view: &self.view, credentials: &self.credentials, descriptors: &descriptors, ids };
-            let credentials = PeerCredentials { process: 1, user: 0, group: 0 };
-            work(&SocketCaller { files: &files, credentials }).await
-        }
+    async fn call<R>(&self, work: impl AsyncFnOnce(&SocketCaller<'_>) -> R) -> R {
+        let descriptors = DescriptorTable::new();
+        let ids = CallerIds { process: 1, thread: 1 };
+        let files =
+            Caller { view: &self.view, credentials: &self.credentials, descriptors: &descriptors, ids };
+        let credentials = PeerCredentials { process: 1, user: 0, group: 0 };
+        work(&SocketCaller { files: &files, credentials }).await
     }
 
     pub async fn socket(&self, domain: u32, kind: SocketKind) -> Open {
@@ -127,7 +125,12 @@ impl Open {
         self.send_with(bytes, MessageFlags::NONE, Waiting::Permitted).await
     }
 
-    pub async fn send_with(&self, bytes: &[u8], flags: MessageFlags, waiting: Waiting) -> Result<usize, Errno> {
+    pub async fn send_with(
+        &self,
+        bytes: &[u8],
+        flags: MessageFlags,
+        waiting: Waiting,
+    ) -> Result<usize, Errno> {
         let mut message = SentMessage { flags, ..SentMessage::default() };
         self.file().send(&mut UserBuffer::of_bytes(bytes), &mut message, waiting).await
     }
