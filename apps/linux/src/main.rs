@@ -7,6 +7,7 @@
 #![no_main]
 
 mod cell;
+mod network;
 mod root;
 
 use crate::cell::{CellEnvironment, CellOutput};
@@ -65,6 +66,10 @@ async fn main(arguments: Arguments) -> ExitCode {
         options.traces,
     );
     if let Err(error) = root.mount_generated(&system).await {
+        println!("linux: {error}");
+        return ExitCode::FAILURE;
+    }
+    if let Err(error) = network::start(&system, &root).await {
         println!("linux: {error}");
         return ExitCode::FAILURE;
     }

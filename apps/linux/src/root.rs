@@ -3,11 +3,13 @@
 use alloc::sync::Arc;
 use isola::prelude::*;
 use isola::storage::{self, Volumes};
+use isola_linux_abi::numbers::{O_CREAT, O_EXCL, O_WRONLY};
 use isola_linux_files::FileSystem;
 use isola_linux_files::{
     Caller, CallerIds, Console, Credentials, DescriptorTable, DeviceTable, Errno, LastLink, MountFlags,
     MountedFileSystem, Namespace, OverlayFs, TmpFs, TmpFsOptions, View, VolumeFs, device_file_system,
 };
+use isola_linux_memory::UserBuffer;
 use isola_linux_processes::System;
 use isola_linux_processes::cgroup::cgroup_file_system;
 use isola_linux_processes::proc::{proc_file_system, sys_file_system};
@@ -69,6 +71,28 @@ impl Root {
         self.mount_at("/proc", proc_file_system(system), "proc", false).await?;
         self.mount_at("/sys", sys_file_system(system), "sysfs", true).await?;
         self.mount_at("/sys/fs/cgroup", cgroup_file_system(system), "cgroup2", false).await
+    }
+
+    /// Creates a file with these contents, unless it exists.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub async fn create_file(&self, path: &str, contents: &str) -> Result<(), String> {
+        let view = View::new(self.namespace.clone());
+        let (credentials, descriptors) = (Credentials::root(), DescriptorTable::new());
+        let ids = CallerIds { process: 1, thread: 1 };
+        let caller = Caller { view: &view, credentials: &credentials, descriptors: &descriptors, ids };
+        let flags = O_CREAT | O_EXCL | O_WRONLY;
+        match caller.open_at(isola_linux_files::AT_FDCWD, path.as_bytes(), flags, 0o644).await {
+            Ok(file) => {
+                let mut bytes = UserBuffer::of_bytes(contents.as_bytes());
+                file.write(&mut bytes).await.map_err(|error| format!("{path} cannot be written: {error}"))?;
+                Ok(())
+            }
+            // A root volume without /etc belongs to a program that needs no such files.
+            Err(Errno::EEXIST | Errno::ENOENT | Errno::ENOTDIR) => Ok(()),
+            Err(error) => Err(format!("{path} cannot be created: {error}")),
+        }
     }
 
     /// Mounts a file system at a path, whose directories are created if they do not exist.

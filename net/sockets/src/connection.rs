@@ -113,9 +113,12 @@ impl Connection {
         self.activity.set(Some(activity));
     }
 
-    pub fn connected(&self) {
+    pub fn connected(self: &Rc<Self>) {
         self.connected.set(true);
-        wake(&self.writer);
+        match self.activity.get() {
+            Some(activity) => self.call(activity, |handler, connection| handler.connected(connection)),
+            None => wake(&self.writer),
+        }
     }
 
     /// Records that data arrived, or the end of the peer's stream.

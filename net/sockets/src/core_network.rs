@@ -20,7 +20,7 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
 use isola_abi::report::{MemoryPressure, OVER_BUDGET, PRESSURE_LEVEL, RECLAIM, Report};
@@ -368,14 +368,15 @@ impl CoreNetwork {
         }
     }
 
-    fn connection(&self, id: ConnId) -> Option<Rc<Connection>> {
+    /// Returns the record of a connection.
+    pub fn connection(&self, id: ConnId) -> Option<Rc<Connection>> {
         let connections = self.connections.borrow();
         connections.get(id.index())?.as_ref().filter(|connection| connection.id == id).cloned()
     }
 
     /// Adds a record for the arrivals at a socket, and returns it.
-    pub fn add_socket(&self, id: UdpId) -> Rc<Socket> {
-        let socket = Rc::new(Socket::default());
+    pub fn add_socket(&self, id: UdpId, socket: Socket) -> Rc<Socket> {
+        let socket = Rc::new(socket);
         self.sockets.borrow_mut().insert(id, socket.clone());
         socket
     }
@@ -383,6 +384,15 @@ impl CoreNetwork {
     /// Removes the record of a socket.
     pub fn remove_socket(&self, id: UdpId) {
         self.sockets.borrow_mut().remove(&id);
+    }
+
+    /// Notes that a host has no socket for a datagram of a port of this core.
+    pub fn datagram_refused(&self, port: u16, remote: SocketAddr) {
+        let sockets = self.sockets.borrow();
+        let recipients = sockets.values().filter(|socket| socket.port == port);
+        let recipients: Vec<_> = recipients.filter_map(|socket| socket.recipient.clone()).collect();
+        drop(sockets);
+        recipients.iter().for_each(|recipient| recipient.refused(remote));
     }
 
     #[inline]
@@ -427,8 +437,9 @@ impl CoreNetwork {
             }
             Event::Datagram(id) => {
                 let socket = self.sockets.borrow().get(&id).cloned();
-                socket.iter().for_each(|socket| socket.readable());
+                socket.iter().for_each(|socket| socket.readable(id));
             }
+            Event::DatagramRefused { port, remote } => interface::datagram_refused(port, remote),
             // The other cores receive this from the first, and report it again.
             Event::AddressChanged(address) if current_core() == CoreIndex(0) => {
                 interface::publish_address(address)

@@ -13,21 +13,27 @@
 //! let _listening = listen_with(7, 128, |_| Echo)?;
 //! ```
 
+use crate::attribution::owner_of;
 use crate::connection::Connection;
 use crate::core_network::{NETWORK, stack_now};
 use crate::interface;
-use crate::tcp::{Listener, PortInUse, PortListener};
+use crate::tcp::{Listener, PortInUse, PortListener, StreamError};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use core::fmt;
 use core::net::SocketAddr;
+use isola_ebbs::current_core;
 use isola_events::current_activity;
 use isola_iobuf::Chain;
-use isola_net_stack::{ConnectionStats, FailReason, KeepAlive, SendError};
+use isola_net_stack::{ConnId, ConnectionStats, FailReason, KeepAlive, SendError, Stack};
+use isola_platform::CoreIndex;
 
 /// The handler of a connection. Its calls happen in events of the connection's core, one at a time, and must not block.
 pub trait ConnectionHandler: 'static {
+    /// Reports that a connection of [`connect_with`] is established.
+    fn connected(&mut self, _connection: &TcpConnection) {}
+
     /// Delivers all received data, as views of the frames in which it arrived. Taken data opens the receive window; a
     /// handler that cannot keep up [pauses](TcpConnection::pause).
     fn received(&mut self, connection: &TcpConnection, data: Chain);
@@ -158,6 +164,11 @@ impl TcpConnection {
         NETWORK.with(|stack| stack.abort(stack_now(), self.0.id));
     }
 
+    /// Returns the connection's identity, with which other cores name it.
+    pub fn id(&self) -> ConnectionId {
+        ConnectionId { core: current_core(), id: self.0.id }
+    }
+
     fn detach(&self) {
         NETWORK.remove_connection(self.0.id);
         self.0.release();
@@ -166,6 +177,11 @@ impl TcpConnection {
     /// Returns the peer's address; `None` once the connection has ended.
     pub fn peer(&self) -> Option<SocketAddr> {
         NETWORK.inspect(|stack| stack.remote_addr(self.0.id)).flatten()
+    }
+
+    /// Returns the local address; `None` once the connection has ended.
+    pub fn local(&self) -> Option<SocketAddr> {
+        NETWORK.inspect(|stack| stack.local_addr(self.0.id)).flatten()
     }
 
     /// Returns the connection's statistics; `None` once it has ended.
@@ -178,6 +194,50 @@ impl fmt::Debug for TcpConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TcpConnection({:?})", self.0.id)
     }
+}
+
+/// The identity of a connection with a handler, which all cores can store. It is invalid after the connection has ended or
+/// has [moved](ConnectionHandler::moving) to another core, where it has another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionId {
+    core: CoreIndex,
+    id: ConnId,
+}
+
+impl ConnectionId {
+    /// Returns the core of the connection.
+    pub fn core(self) -> CoreIndex {
+        self.core
+    }
+
+    /// Returns the connection if the calling core has it; `None` on other cores, and if the id is invalid.
+    #[inline]
+    pub fn here(self) -> Option<TcpConnection> {
+        if self.core != current_core() {
+            return None;
+        }
+        NETWORK.connection(self.id).map(TcpConnection)
+    }
+}
+
+/// Connects to `remote` from the calling core, for the calling activity. `handler` serves the connection;
+/// [`ConnectionHandler::connected`] or [`ConnectionHandler::ended`] follows.
+///
+/// # Errors
+/// [`StreamError`], if there is no network, or the stack cannot open the connection.
+pub fn connect_with(
+    remote: SocketAddr,
+    handler: impl ConnectionHandler,
+) -> Result<TcpConnection, StreamError> {
+    let activity = current_activity();
+    let owner = owner_of(activity);
+    let begin =
+        |stack: &mut Stack| stack.connect(stack_now(), remote).inspect(|id| stack.set_owner(*id, owner));
+    let connecting = NETWORK.with(begin);
+    let id = connecting.ok_or(StreamError::NoNetwork)?.map_err(StreamError::Connect)?;
+    let connection = NETWORK.add_connection(id);
+    connection.serve_by(Box::new(handler), activity);
+    Ok(TcpConnection::new(connection))
 }
 
 /// Serves every connection to `port` by a handler that `accept` creates, on the core that owns the connection's flow,

@@ -13,7 +13,7 @@ use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
@@ -144,6 +144,21 @@ fn random<const LEN: usize>() -> [u8; LEN] {
 #[inline]
 pub(crate) fn steering() -> Option<&'static Arc<Steering>> {
     INTERFACE.steering.get()
+}
+
+/// The properties of the cell's network device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkProperties {
+    /// The hardware address.
+    pub mac: [u8; 6],
+    /// The most bytes of an IP packet.
+    pub mtu: u16,
+}
+
+/// Returns the properties of the cell's network device; `None` without one.
+pub fn link() -> Option<LinkProperties> {
+    let state = INTERFACE.state.lock();
+    state.link.as_ref().map(|link| LinkProperties { mac: link.mac, mtu: link.mtu })
 }
 
 /// Returns the cell's IPv4 address, once it has one.
@@ -295,6 +310,13 @@ pub(crate) fn bound_udp_ports() -> Vec<u16> {
 /// Returns the core that has bound a UDP port.
 pub(crate) fn core_of_udp_port(port: u16) -> Option<CoreIndex> {
     INTERFACE.state.lock().datagram_cores.get(&port).copied()
+}
+
+/// Passes a refusal of a datagram to the core that has bound its port.
+pub(crate) fn datagram_refused(port: u16, remote: SocketAddr) {
+    if let Some(core) = core_of_udp_port(port) {
+        spawn_on(core, move || NETWORK.datagram_refused(port, remote));
+    }
 }
 
 /// Runs `work` on the other cores that have a stack.

@@ -102,14 +102,14 @@ pub use device::{set_polling, write_report, write_statistics};
 pub use filter::{Filter, filter};
 pub use flow::{Relayed, relay};
 pub use halves::{ReadHalf, WriteHalf};
-pub use handler::{ConnectionHandler, TcpConnection, listen_with};
+pub use handler::{ConnectionHandler, ConnectionId, TcpConnection, connect_with, listen_with};
 pub use interface::{AddressIsGiven, address, ipv6, set_address, start, wait_for_address, wait_for_ipv6};
 pub use isola_net_stack::{
-    Addressing, ConfigError, ConnectError, FailReason, Ipv4Config, Ipv6Addressing, Ipv6Config, Ipv6Settings,
-    KeepAlive, Limits, MacAddr, SendError, TcpConfig,
+    Addressing, BindError, ConfigError, ConnectError, ConnectionStats, Datagram, FailReason, Ipv4Config,
+    Ipv6Addressing, Ipv6Config, Ipv6Settings, KeepAlive, Limits, MacAddr, SendError, SendToError, TcpConfig,
 };
 pub use isola_platform::network as port;
 pub use manager::{CellNetwork, NETWORK_MANAGER, NetworkManager, NetworkSettings};
 pub use steering::rebalance;
 pub use tcp::{PortInUse, PortListener, StreamError, TcpStream, connect, listen};
-pub use udp::UdpSocket;
+pub use udp::{DatagramRecipient, SharedUdpSocket, UdpSocket};

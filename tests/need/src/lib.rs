@@ -51,6 +51,8 @@ pub enum Need {
     Busybox,
     /// Programs of Debian that cells run, with their libraries.
     DebianPrograms,
+    /// Servers of Linux that cells run: redis with its client, memcached.
+    LinuxServers,
 }
 
 /// A prerequisite that the host lacks.
@@ -84,6 +86,7 @@ impl Need {
         Self::E2fsprogs,
         Self::Busybox,
         Self::DebianPrograms,
+        Self::LinuxServers,
     ];
 
     /// Returns the prerequisite's name in [`SKIP`].
@@ -99,6 +102,7 @@ impl Need {
             Self::E2fsprogs => "e2fsprogs",
             Self::Busybox => "busybox",
             Self::DebianPrograms => "debian-programs",
+            Self::LinuxServers => "linux-servers",
         }
     }
 
@@ -124,6 +128,7 @@ impl Need {
             }
             Self::Busybox => "Linux programs in cells (tests/tests/linux.rs)",
             Self::DebianPrograms => "Debian's programs in cells (tests/tests/linux_programs.rs)",
+            Self::LinuxServers => "Linux servers in cells (tests/tests/linux_network.rs)",
         }
     }
 
@@ -152,6 +157,7 @@ impl Need {
                 "sqlite3",
                 "xz-utils",
             ],
+            Self::LinuxServers => &["memcached", "redis-server", "redis-tools"],
         }
     }
 
@@ -179,6 +185,7 @@ impl Need {
             Self::DebianPrograms => {
                 &["bash", "dash", "gcc-12", "git", "mawk", "perl", "python3.11", "sqlite3", "xz"]
             }
+            Self::LinuxServers => &["memcached", "redis-cli", "redis-server"],
         }
     }
 

@@ -9,7 +9,7 @@ use super::order::Order;
 use super::slab::Key;
 use alloc::collections::VecDeque;
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 /// A TCP connection of this stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +61,14 @@ pub enum Event {
     Failed(ConnId, FailReason),
     /// Datagrams arrived since this event was last taken: call `udp_receive` until it returns `None`.
     Datagram(UdpId),
+    /// A host reports that it has no socket at the port to which a datagram was sent. If several stacks share the interface,
+    /// instance 0 receives all such reports. They are not authentic: anybody can send them.
+    DatagramRefused {
+        /// Our port.
+        port: u16,
+        /// The destination of the datagram.
+        remote: SocketAddr,
+    },
     /// The interface's address changed. On instance 0: pass it to `set_ipv4` of the other instances.
     AddressChanged(Option<Ipv4Config>),
     /// The IPv6 settings changed. On instance 0: pass `ipv6` to `set_ipv6` of the other instances.

@@ -54,6 +54,8 @@ pub(crate) struct IcmpError {
 pub(crate) enum ErrorKind {
     /// The packet did not reach its destination.
     Unreachable,
+    /// The destination has no socket at the port.
+    PortUnreachable,
     /// The packet exceeds the MTU of a link of the path; the MTU is zero if the message has none.
     TooBig { mtu: u32 },
 }
@@ -76,6 +78,7 @@ pub(crate) fn parse(mut message: IoBuf) -> Result<Message, Counter> {
         (UNREACHABLE, code) => {
             let kind = match code {
                 FRAGMENTATION_NEEDED => ErrorKind::TooBig { mtu: u16::from_be_bytes([c, d]).into() },
+                PORT_UNREACHABLE => ErrorKind::PortUnreachable,
                 _ => ErrorKind::Unreachable,
             };
             let quote = parse_quote(rest).ok_or(Counter::DropIcmpMalformed)?;

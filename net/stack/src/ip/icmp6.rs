@@ -69,6 +69,7 @@ pub(crate) fn parse(
                     mtu if (mtu as usize) < MIN_LINK_MTU => return Err(Counter::DropIcmpMalformed),
                     mtu => ErrorKind::TooBig { mtu },
                 },
+                (UNREACHABLE, PORT_UNREACHABLE) => ErrorKind::PortUnreachable,
                 (UNREACHABLE, _) | (PARAMETER_PROBLEM, ipv6::PROBLEM_NEXT_HEADER) => ErrorKind::Unreachable,
                 _ => return Err(Counter::DropIcmpIgnored),
             };

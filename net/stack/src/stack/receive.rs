@@ -1,7 +1,9 @@
 //! The receive path: from a frame to the protocol that processes it.
 
 use super::{Stack, stack_parts};
-use crate::base::{Counter, Instant, MacAddr, Owner, Permit, RxChecksum, is_unicast, is_unicast6};
+use crate::base::{
+    Counter, Event, Flow, Instant, MacAddr, Owner, Permit, RxChecksum, is_unicast, is_unicast6,
+};
 use crate::configuration::{DHCP_CLIENT_PORT, DHCP_SERVER_PORT, DHCP6_CLIENT_PORT, DHCP6_SERVER_PORT};
 use crate::ip::{
     ErrorKind, Fragment, Fragmentation, IPV6_HEADER_LEN, Icmp6ErrorKind, Icmp6Message, IcmpError,
@@ -418,6 +420,11 @@ impl Stack {
                     Ok(())
                 }
                 ErrorKind::TooBig { .. } => Err(Counter::DropIcmpUnrelated),
+                ErrorKind::PortUnreachable => {
+                    let Flow { local, remote } = error.flow;
+                    self.events.notice(Event::DatagramRefused { port: local.port(), remote });
+                    Ok(())
+                }
                 ErrorKind::Unreachable => Err(Counter::DropIcmpIgnored),
             },
             _ => Err(Counter::DropIcmpIgnored),

@@ -445,10 +445,10 @@ impl Tcp {
                 let mtu = stack.interface.learn_mtu(stack.now, remote, PathUser::Tcp, mtu, stack.counters);
                 connection.shrink_mss(mss_within(mtu, remote).into());
             }
-            ErrorKind::Unreachable if connection.state == State::SynSent => {
+            ErrorKind::Unreachable | ErrorKind::PortUnreachable if connection.state == State::SynSent => {
                 connection.fail(FailReason::Unreachable);
             }
-            ErrorKind::Unreachable => {}
+            ErrorKind::Unreachable | ErrorKind::PortUnreachable => {}
         }
         self.settle(index, stack);
     }
