@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use isola::prelude::*;
 use isola::storage::{self, Volumes};
+use isola_linux::{TmpfsMount, User};
 use isola_linux_files::FileSystem;
 use isola_linux_files::{
     Caller, CallerIds, Console, Credentials, DescriptorTable, DeviceTable, Errno, LastLink, MountFlags,
@@ -15,6 +16,9 @@ use isola_linux_processes::proc::{proc_file_system, sys_file_system};
 /// further file system in memory.
 const MEMORY_PART: u64 = 4;
 
+/// The most bytes of `/etc/passwd` and `/etc/group` that are read.
+const MOST_USERS_LEN: usize = 1 << 20;
+
 /// The mounts.
 pub struct Root {
     /// All mounts.
@@ -26,12 +30,11 @@ pub struct Root {
 ///
 /// # Errors
 /// A text for people.
-pub async fn mount(console: &Arc<Console>) -> Result<Root, String> {
+pub async fn mount(console: &Arc<Console>, tmpfs: &[TmpfsMount]) -> Result<Root, String> {
     let volumes = storage::mount().await.map_err(|error| error.to_string())?;
     let text = |error: &dyn core::fmt::Display| error.to_string();
     let root = volumes.iter().find(|volume| volume.path == "/").ok_or(
-        "no volume is mounted at /: isola volume create ROOT --size SIZE --from DIRECTORY, then \
-         isola run -v ROOT:/:ro linux ...",
+        "no volume is mounted at /: isola run --rootfs DIRECTORY -- PROGRAM ..., or isola run -v VOLUME:/:ro linux ...",
     )?;
     let lower = VolumeFs::new(root.volume.share()).await.map_err(|error| text(&error))?;
     let devices = Arc::new(DeviceTable::default());
@@ -51,6 +54,13 @@ pub async fn mount(console: &Arc<Console>) -> Result<Root, String> {
         let files = VolumeFs::new(volume.volume.share()).await.map_err(|error| text(&error))?;
         root.mount_at(&volume.path, files, &volume.name, true).await?;
     }
+    for mount in tmpfs {
+        let options = match mount.len_bytes {
+            Some(bytes) => TmpFsOptions { permissions: mount.permissions, ..TmpFsOptions::of_len(bytes) },
+            None => files_in_memory(mount.permissions),
+        };
+        root.mount_at(&mount.path, TmpFs::new(options), "tmpfs", false).await?;
+    }
     Ok(root)
 }
 
@@ -67,6 +77,27 @@ impl Root {
     pub async fn mount_generated(&self, system: &Arc<System>) -> Result<(), String> {
         self.mount_at("/proc", proc_file_system(system), "proc", false).await?;
         self.mount_at("/sys", sys_file_system(system), "sysfs", true).await
+    }
+
+    /// Finds the user that a text names, by the files of the root file system.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub async fn find_user(&self, text: &str) -> Result<User, String> {
+        let (passwd, group) = (self.read("/etc/passwd").await, self.read("/etc/group").await);
+        isola_linux::find_user(text, &passwd, &group)
+    }
+
+    /// Reads the start of a file; nothing if there is none.
+    async fn read(&self, path: &str) -> Vec<u8> {
+        let view = View::new(self.namespace.clone());
+        let (credentials, descriptors) = (Credentials::root(), DescriptorTable::new());
+        let ids = CallerIds { process: 1, thread: 1 };
+        let caller = Caller { view: &view, credentials: &credentials, descriptors: &descriptors, ids };
+        let Ok(file) = caller.open_at(isola_linux_files::AT_FDCWD, path.as_bytes(), 0, 0).await else {
+            return Vec::new();
+        };
+        file.read_bytes(0, MOST_USERS_LEN).await.unwrap_or_default()
     }
 
     /// Mounts a file system at a path, whose directories are created if they do not exist.
