@@ -81,8 +81,7 @@ async fn main(arguments: Arguments) -> ExitCode {
     });
     let code = run(&system, &console, &options, &user).await;
     drop(stop);
-    // The volumes were mounted for reading only: nothing is lost if files of them are open.
-    drop(root);
+    root.close().await;
     if options.shows_missing {
         for (name, count) in system.missing.entries() {
             println!("linux: missing: {name} ({count} times)");

@@ -102,7 +102,7 @@ pub use poll::{INVALID_DESCRIPTOR, PollEntry, PollFiles, poll_files, ready_files
 pub use procfs::{ProcessDirectories, number_of_name, proc_file_system, sys_file_system};
 pub use timerfd::{AlarmService, Timer, TimerSetting};
 pub use tmpfs::{TmpFs, TmpFsOptions};
-pub use volume::VolumeFs;
+pub use volume::{VolumeChanges, VolumeFs};
 pub use walk::{Caller, LastLink, View};
 
 /// The most bytes of a name in a directory (`NAME_MAX`).

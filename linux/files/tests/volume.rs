@@ -9,7 +9,7 @@ use isola_events::{exit, run, spawn_task};
 use isola_hosted::Settings;
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{
-    Errno, LastLink, MountFlags, MountedFileSystem, Namespace, OverlayFs, TmpFs, TmpFsOptions, VolumeFs,
+    Errno, LastLink, MountFlags, MountedFileSystem, Namespace, OverlayFs, TmpFs, TmpFsOptions, VolumeChanges, VolumeFs,
 };
 use isola_linux_memory::UserBuffer;
 use isola_need::{Need, need};
@@ -70,7 +70,7 @@ async fn check(disk: SimDisk) {
     let settings = CacheSettings { capacity: 1 << 20, dirty: 256 << 10, seed: 1 };
     let cache = BlockCache::new(device, settings).unwrap();
     let volume = Volume::mount(cache, Access::ReadOnly).await.unwrap();
-    let tree = VolumeFs::new(volume.share()).await.unwrap();
+    let tree = VolumeFs::new(volume.share(), VolumeChanges::Refused, 4096).await.unwrap();
     let overlay = OverlayFs::new(&*tree, TmpFs::new(TmpFsOptions::of_len(8 << 20)));
     let root = MountedFileSystem::new(overlay);
     let system = System::of(Namespace::new(root, b"/dev/vda", MountFlags::default()));

@@ -29,9 +29,12 @@ async fn read_from(
     offset: Option<u64>,
 ) -> CallResult {
     let len = buffer.len();
-    let result = match offset {
-        None => thread.interruptible(file.read(&mut buffer)).await,
-        Some(offset) => thread.interruptible(file.read_at(offset, &mut buffer)).await,
+    let result = match (offset, file.object()) {
+        // Files do not wait for other processes: they are read and written as a whole, as on Linux.
+        (None, None) => Ok(file.read(&mut buffer).await),
+        (Some(offset), None) => Ok(file.read_at(offset, &mut buffer).await),
+        (None, Some(_)) => thread.interruptible(file.read(&mut buffer)).await,
+        (Some(offset), Some(_)) => thread.interruptible(file.read_at(offset, &mut buffer)).await,
     };
     match result {
         Ok(result) => result.map(|count| count as u64),
@@ -48,9 +51,12 @@ async fn write_to(
     offset: Option<u64>,
 ) -> CallResult {
     let len = buffer.len();
-    let result = match offset {
-        None => thread.interruptible(file.write(&mut buffer)).await,
-        Some(offset) => thread.interruptible(file.write_at(offset, &mut buffer)).await,
+    let result = match (offset, file.object()) {
+        // Files do not wait for other processes: they are read and written as a whole, as on Linux.
+        (None, None) => Ok(file.write(&mut buffer).await),
+        (Some(offset), None) => Ok(file.write_at(offset, &mut buffer).await),
+        (None, Some(_)) => thread.interruptible(file.write(&mut buffer)).await,
+        (Some(offset), Some(_)) => thread.interruptible(file.write_at(offset, &mut buffer)).await,
     };
     match result {
         Ok(Err(Errno::EPIPE)) => {
