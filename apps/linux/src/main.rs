@@ -81,12 +81,14 @@ async fn main(arguments: Arguments) -> ExitCode {
     });
     let code = run(&system, &console, &options, &user).await;
     drop(stop);
-    root.close().await;
     if options.shows_missing {
         for (name, count) in system.missing.entries() {
             println!("linux: missing: {name} ({count} times)");
         }
     }
+    // With its working directories and open files, which belong to volumes.
+    drop((system, console));
+    root.close().await;
     code
 }
 

@@ -111,7 +111,8 @@ mod tests {
         assert_eq!(options.environment, ["A=b=c", PATH]);
         assert_eq!(options.candidates()[5], "/bin/sh");
         let mut direct =
-            Options::parse(["-e", "PATH=/a", "--tmpfs", "/run:size=8192,mode=700", "--", "/b/c", "--trace"]).unwrap();
+            Options::parse(["-e", "PATH=/a", "--tmpfs", "/run:size=8192,mode=700", "--", "/b/c", "--trace"])
+                .unwrap();
         direct.add_default("HOME=/root");
         direct.add_default("PATH=/b");
         let run = TmpfsMount { path: "/run".into(), len_bytes: Some(8192), permissions: 0o700 };

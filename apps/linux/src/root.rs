@@ -5,14 +5,15 @@
 
 use alloc::sync::Arc;
 use core::time::Duration;
-use isola::prelude::*;
 use isola::events::spawn_task;
+use isola::prelude::*;
 use isola::storage::{self, MountedVolume, VolumeAccess, Volumes};
 use isola_linux::{TmpfsMount, User};
 use isola_linux_files::FileSystem;
 use isola_linux_files::{
     Caller, CallerIds, Console, Credentials, DescriptorTable, DeviceTable, Errno, LastLink, MountFlags,
-    MountedFileSystem, Namespace, OverlayFs, TmpFs, TmpFsOptions, View, VolumeChanges, VolumeFs, device_file_system,
+    MountedFileSystem, Namespace, O_NONBLOCK, OverlayFs, TmpFs, TmpFsOptions, View, VolumeChanges, VolumeFs,
+    device_file_system,
 };
 use isola_linux_processes::System;
 use isola_linux_processes::proc::{proc_file_system, sys_file_system};
@@ -22,7 +23,7 @@ use isola_linux_processes::proc::{proc_file_system, sys_file_system};
 const MEMORY_PART: u64 = 4;
 
 /// The most bytes of `/etc/passwd` and `/etc/group` that are read.
-const MOST_USERS_LEN: usize = 1 << 20;
+const MOST_USERS_LEN: u64 = 1 << 20;
 
 /// The time from a change of a volume to its sync, as Linux's for ext4.
 const SYNC_AFTER: Duration = Duration::from_secs(5);
@@ -162,10 +163,13 @@ impl Root {
         let (credentials, descriptors) = (Credentials::root(), DescriptorTable::new());
         let ids = CallerIds { process: 1, thread: 1 };
         let caller = Caller { view: &view, credentials: &credentials, descriptors: &descriptors, ids };
-        let Ok(file) = caller.open_at(isola_linux_files::AT_FDCWD, path.as_bytes(), 0, 0).await else {
+        let here = isola_linux_files::AT_FDCWD;
+        // A named pipe of that name must not wait for a writer.
+        let Ok(file) = caller.open_at(here, path.as_bytes(), O_NONBLOCK, 0).await else {
             return Vec::new();
         };
-        file.read_bytes(0, MOST_USERS_LEN).await.unwrap_or_default()
+        let len = file.metadata().len.min(MOST_USERS_LEN) as usize;
+        file.read_bytes(0, len).await.unwrap_or_default()
     }
 
     /// Mounts a file system at a path, whose directories are created if they do not exist.

@@ -33,10 +33,10 @@ pub fn find_user(text: &str, passwd: &[u8], group: &[u8]) -> Result<User, String
     // Docker reads an empty name as root's.
     let user = if user.is_empty() { "0" } else { user };
     let number = user.parse::<u32>().ok();
-    let entry = lines(passwd, 7).find(|fields| {
-        fields[0] == user.as_bytes() || number.is_some() && number_of(fields[2]) == number
-    });
-    let entry = entry.and_then(|fields| Some((fields[0], number_of(fields[2])?, number_of(fields[3])?, fields[5])));
+    let entry = lines(passwd, 7)
+        .find(|fields| fields[0] == user.as_bytes() || number.is_some() && number_of(fields[2]) == number);
+    let entry =
+        entry.and_then(|fields| Some((fields[0], number_of(fields[2])?, number_of(fields[3])?, fields[5])));
     let (name, id, own_group, home) = match (entry, number) {
         (Some((name, id, own_group, home)), _) => (Some(name), id, own_group, Some(home)),
         (None, Some(number)) => (None, number, 0, None),
@@ -76,7 +76,8 @@ fn number_of(field: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    const PASSWD: &[u8] = b"root:x:0:0:root:/root:/bin/sh\n# a comment\nbroken:x:1\nwww:x:33:34:web:/var/www:/bin/false\n\
+    const PASSWD: &[u8] =
+        b"root:x:0:0:root:/root:/bin/sh\n# a comment\nbroken:x:1\nwww:x:33:34:web:/var/www:/bin/false\n\
         nohome:x:50:50:::\nhuge:x:99999999999:1::/:\n\xff\xfe:x:7:7::/bytes:/bin/sh\n";
     const GROUP: &[u8] = b"root:x:0:\nwww:x:34:\nadm:x:4:syslog,www\nssl:x:101:www\nwwwx:x:9:wwwx\n";
 

@@ -149,8 +149,9 @@ async fn mount_one(port: VolumePort, capacity: usize) -> Result<MountedVolume, M
         VolumeAccess::ReadWrite => Access::ReadWrite,
         VolumeAccess::ReadOnly => Access::ReadOnly,
     };
-    let volume =
-        Volume::mount(cache.clone(), mount_access).await.map_err(|error| failed(MountFailure::File(error)))?;
+    let volume = Volume::mount(cache.clone(), mount_access)
+        .await
+        .map_err(|error| failed(MountFailure::File(error)))?;
     let holder = register_memory_holder(CachedBlocks(cache.clone()));
     Ok(MountedVolume { name, path, access, volume, cache, _holder: holder })
 }

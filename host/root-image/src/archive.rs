@@ -63,7 +63,7 @@ fn read_entries(
     Ok(count)
 }
 
-/// What extended headers say about the next entry.
+/// The facts that extended headers add to the next entry.
 #[derive(Debug, Default)]
 struct Extension {
     path: Option<Vec<u8>>,
@@ -170,7 +170,8 @@ fn add_entry<R: Read>(
 fn attributes(header: &Header, extension: &Extension) -> Result<Attributes, BuildError> {
     let id = |given: Option<u64>, id: io::Result<u64>| {
         let id = given.map_or(id, Ok).map_err(BuildError::Read)?;
-        u32::try_from(id).map_err(|_| BuildError::Read(io::Error::other("the number of an owner is too large")))
+        u32::try_from(id)
+            .map_err(|_| BuildError::Read(io::Error::other("the number of an owner is too large")))
     };
     let seconds = || header.mtime().map_err(BuildError::Read);
     let modified = match extension.modified() {

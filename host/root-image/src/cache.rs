@@ -3,7 +3,7 @@
 //! ```text
 //! $ISOLA_STATE/roots, or $XDG_CACHE_HOME/isola/roots, or ~/.cache/isola/roots        0700
 //!   DIGEST.img        the image; it exists only when it is complete
-//!   DIGEST.json       its source, and what that says about its program
+//!   DIGEST.json       its source, and the configuration of its program
 //!   DIGEST.part       an image in the making, locked by its maker
 //! ```
 //!
@@ -45,7 +45,7 @@ pub struct RootCache {
 pub struct RootImage {
     /// Its file.
     pub file: PathBuf,
-    /// What its source says about its program.
+    /// The configuration of its program, of an OCI image.
     pub program: ProgramConfig,
     /// Whether this call has made it.
     pub is_new: bool,
@@ -89,7 +89,9 @@ impl RootCache {
         let given = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let cache = || {
             let absolute = given("XDG_CACHE_HOME").filter(|path| path.is_absolute());
-            absolute.or_else(|| given("HOME").map(|home| home.join(".cache"))).map(|cache| cache.join("isola"))
+            absolute
+                .or_else(|| given("HOME").map(|home| home.join(".cache")))
+                .map(|cache| cache.join("isola"))
         };
         let folder = given("ISOLA_STATE").or_else(cache).ok_or(BuildError::NoFolder)?;
         Ok(Self::at(&folder.join("roots")))
@@ -138,7 +140,8 @@ impl RootCache {
             Some(CachedImage { digest, file, source, used_bytes: metadata.blocks() * 512, unused })
         };
         let mut images: Vec<_> = entries.flatten().filter_map(image).collect();
-        images.sort_by(|one, other| one.unused.cmp(&other.unused).then_with(|| one.digest.cmp(&other.digest)));
+        images
+            .sort_by(|one, other| one.unused.cmp(&other.unused).then_with(|| one.digest.cmp(&other.digest)));
         images
     }
 
@@ -264,13 +267,20 @@ impl RootCache {
         file.sync_all().map_err(BuildError::Write)?;
         let path = self.file(name, "img");
         fs::rename(self.file(name, "part"), &path).map_err(BuildError::Write)?;
-        Ok(RootImage { file: path.canonicalize().map_err(BuildError::of_file(&path))?, program, is_new: true })
+        Ok(RootImage {
+            file: path.canonicalize().map_err(BuildError::of_file(&path))?,
+            program,
+            is_new: true,
+        })
     }
 
     /// Removes the files of makers that have ended.
     fn remove_parts(&self) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
-        for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.extension() == Some("part".as_ref()))
+        for path in entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension() == Some("part".as_ref()))
         {
             let Ok(file) = OpenOptions::new().write(true).open(&path) else { continue };
             match file.try_lock() {
@@ -283,7 +293,8 @@ impl RootCache {
 
 /// Returns whether a path still leads to an open file.
 fn is_at(file: &File, path: &Path) -> bool {
-    let same = |one: &fs::Metadata, other: &fs::Metadata| (one.dev(), one.ino()) == (other.dev(), other.ino());
+    let same =
+        |one: &fs::Metadata, other: &fs::Metadata| (one.dev(), one.ino()) == (other.dev(), other.ino());
     matches!((file.metadata(), fs::metadata(path)), (Ok(one), Ok(other)) if same(&one, &other))
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What an image says about its program.
+/// The program of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramConfig {
     /// The program with its first arguments.
@@ -18,7 +18,7 @@ pub struct ProgramConfig {
     pub user: String,
 }
 
-/// What a command line says about the program.
+/// The parts of a command line that concern the program.
 #[derive(Clone, Debug, Default)]
 pub struct CommandLine {
     /// Replaces the image's entry point; an empty one removes it.
@@ -56,7 +56,8 @@ impl ProgramConfig {
             return Err(NoProgram);
         }
         for variable in line.environment {
-            let name = |variable: &str| variable.split_once('=').map_or(variable.len(), |(name, _)| name.len());
+            let name =
+                |variable: &str| variable.split_once('=').map_or(variable.len(), |(name, _)| name.len());
             let same = |other: &&mut String| other[..name(other)] == variable[..name(&variable)];
             match self.environment.iter_mut().find(same) {
                 Some(other) => *other = variable,

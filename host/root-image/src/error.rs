@@ -17,7 +17,9 @@ pub enum BuildError {
         error: io::Error,
     },
     /// The source is neither a folder nor a file.
-    #[error("{0} is neither a folder nor a file: name a folder, a tar archive, or an OCI image as oci:LAYOUT[:TAG]")]
+    #[error(
+        "{0} is neither a folder nor a file: name a folder, a tar archive, or an OCI image as oci:LAYOUT[:TAG]"
+    )]
     NoSource(PathBuf),
     /// The source cannot be read to its end.
     #[error("the root file system cannot be read: {0}")]

@@ -113,7 +113,8 @@ impl Folder {
         for (path, file) in &self.files {
             let bytes = path.as_os_str().as_bytes();
             if !file.is_dir() && file.nlink() > 1 {
-                let first: &mut PathBuf = names.entry((file.dev(), file.ino())).or_insert_with(|| path.clone());
+                let first: &mut PathBuf =
+                    names.entry((file.dev(), file.ino())).or_insert_with(|| path.clone());
                 if first != path {
                     tree.link(bytes, first.as_os_str().as_bytes(), Whiteouts::None)?;
                     continue;
@@ -154,13 +155,13 @@ fn kind_of(path: &Path, file: &Metadata, writer: &mut ImageWriter) -> Result<Nod
     })
 }
 
-/// Returns the user who makes the image.
+/// Returns the id of the calling user.
 fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Returns the attributes of a file. Files of a user other than root who makes the image are root's in it, as for a user
-/// who is root in a user namespace.
+/// Returns the attributes of a file. If the calling user is not root, its files are root's in the image, as in
+/// a user namespace whose root it is.
 fn attributes(file: &Metadata) -> Attributes {
     let own = own_user();
     let (user, group) = if file.uid() == own && own != 0 { (0, 0) } else { (file.uid(), file.gid()) };
@@ -171,7 +172,9 @@ fn attributes(file: &Metadata) -> Attributes {
 /// Returns the extended attributes that this user can read.
 fn extended_attributes(path: &Path) -> ExtendedAttributes {
     let mut names = vec![0; 65536];
-    let Ok(len) = rustix::fs::llistxattr(path, names.as_mut_slice()) else { return ExtendedAttributes::new() };
+    let Ok(len) = rustix::fs::llistxattr(path, names.as_mut_slice()) else {
+        return ExtendedAttributes::new();
+    };
     let names = names[..len].split(|byte| *byte == 0).filter(|name| is_storable(name));
     let read = |name: &[u8]| {
         let mut value = vec![0; 65536];

@@ -10,15 +10,15 @@
 //! |---|---|
 //! | [`source`] | the text form of a source |
 //! | [`cache`] | the images, each made once for the same contents |
-//! | [`config`] | what an image says about its program, and how a command line overrides it |
+//! | [`config`] | the program of an image, and a command line that overrides it |
 //! | `folder`, `archive`, `compression`, `oci` | reading sources |
 //! | `tree` | files by name, layers, whiteouts |
 //! | `ext4` | writing the file system |
 //!
-//! Sources are untrusted, all but folders: an archive cannot name a file outside of the root file system, and what it may
-//! occupy is bounded ([`MOST_BYTES`], [`MOST_FILES`]). Nothing of a source is written to the host but the image.
+//! Sources are untrusted, all but folders: an archive cannot name a file outside of the root file system, and its
+//! storage is bounded ([`MOST_BYTES`], [`MOST_FILES`]). Nothing of a source is written to the host but the image.
 //!
-//! Owners, devices and extended attributes are kept, whichever user makes the image.
+//! Owners, devices and extended attributes are kept, also if the calling user is not root.
 #![forbid(unsafe_code)]
 
 mod archive;

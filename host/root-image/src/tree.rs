@@ -60,7 +60,7 @@ pub struct Node {
     pub kind: NodeKind,
 }
 
-/// The type of a file, and what belongs to it.
+/// The type of a file, with its contents.
 #[derive(Debug)]
 pub enum NodeKind {
     File(Content),
@@ -180,7 +180,8 @@ impl Tree {
     /// # Errors
     /// [`BuildError::Path`] with the reason.
     pub fn link(&mut self, path: &[u8], target: &[u8], whiteouts: Whiteouts) -> Result<(), BuildError> {
-        let missing = || BuildError::path(path, "it is a hard link to a file that the archive has not before it");
+        let missing =
+            || BuildError::path(path, "it is a hard link to a file that the archive has not before it");
         let (directory, name) = self.parent_of(target)?.ok_or_else(missing)?;
         let node = self.entries(directory).and_then(|entries| entries.get(name)).ok_or_else(missing)?.node;
         if matches!(self.node(node).kind, NodeKind::Directory(_)) {

@@ -165,7 +165,10 @@ fn a_folder_becomes_a_file_system_with_all_its_files() {
     assert_eq!(contents(&image, "/many/file-0777"), b"777");
     assert_eq!(names(&image, "/many").len(), 1000);
     let stat = debugfs(&image, "stat /usr/bin/program");
-    assert!(stat.contains("Mode:  04711") && stat.contains("Links: 2") && stat.contains("User:     0"), "{stat}");
+    assert!(
+        stat.contains("Mode:  04711") && stat.contains("Links: 2") && stat.contains("User:     0"),
+        "{stat}"
+    );
     let modified = fs::metadata(scratch.path("root/usr/bin/program")).unwrap().mtime();
     assert!(stat.contains(&format!("mtime: {modified:#010x}:")), "{stat}");
     assert!(debugfs(&image, "stat /bin").contains("Fast link dest: \"usr/bin\""));
@@ -227,7 +230,10 @@ fn an_archive_keeps_owners_devices_and_attributes() {
         let stat = debugfs(&image, "stat /bin/ping");
         assert!(stat.contains("User:    12   Group: 70000") && stat.contains("Links: 2"), "{stat}");
         assert!(stat.contains("mtime: 0x6553f101:3b9aca00"), "{stat}");
-        assert!(stat.contains("user.note (1) = \"a\"") && stat.contains("security.capability (20)"), "{stat}");
+        assert!(
+            stat.contains("user.note (1) = \"a\"") && stat.contains("security.capability (20)"),
+            "{stat}"
+        );
         assert!(!stat.contains("posix_acl"), "{stat}");
         assert!(debugfs(&image, "stat /dev/null").contains("Device major/minor number: 01:03"));
         assert!(debugfs(&image, "stat /run/fifo").contains("Type: FIFO"));
@@ -288,7 +294,8 @@ fn hostile_archives_are_refused_with_reasons() {
         assert!(message.contains(words), "{words}: {message}");
     }
     // A link of the archive leads to its own root, never to the host's.
-    let archive = Tar::new().symlink("a", "../../../..").symlink("b", "/").file("a/one", b"1").file("b/two", b"2");
+    let archive =
+        Tar::new().symlink("a", "../../../..").symlink("b", "/").file("a/one", b"1").file("b/two", b"2");
     scratch.write("inside.tar", &archive.bytes());
     let image = scratch.checked("@/inside.tar");
     assert_eq!((contents(&image, "/one"), contents(&image, "/two")), (b"1".to_vec(), b"2".to_vec()));
@@ -402,7 +409,8 @@ fn layers() -> Vec<(Vec<u8>, Vec<u8>)> {
         .file("opaque/.wh..wh..opq", b"")
         .file("opaque/.wh..wh.plnk", b"")
         .bytes();
-    let top = Tar::new().file("etc/kept", b"replaced").file("gone", b"a file now").file(".wh.gone", b"").bytes();
+    let top =
+        Tar::new().file("etc/kept", b"replaced").file("gone", b"a file now").file(".wh.gone", b"").bytes();
     vec![(base.clone(), base), (middle.clone(), gzip(&middle)), (top.clone(), zstd(&top))]
 }
 

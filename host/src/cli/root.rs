@@ -60,7 +60,9 @@ struct TmpfsSpec {
 /// The error for a text that is no file system in memory.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 enum TmpfsError {
-    #[error("a file system in memory cannot be mounted at {0:?}: write an absolute path without `.` and `..`")]
+    #[error(
+        "a file system in memory cannot be mounted at {0:?}: write an absolute path without `.` and `..`"
+    )]
     Path(String),
     #[error("{0:?} is no option of --tmpfs: write size=64M or mode=1777")]
     Option(String),

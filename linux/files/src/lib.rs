@@ -87,7 +87,7 @@ pub use inode::{
     NewInode, RenameMode, SeekTarget, WritePosition,
 };
 pub use isola_linux_abi::Errno;
-pub use isola_linux_abi::numbers::AT_FDCWD;
+pub use isola_linux_abi::numbers::{AT_FDCWD, O_NONBLOCK};
 pub use memory_files::MemoryFiles;
 pub use metadata::{
     DeviceNumber, DirectoryEntry, FileSystemStatistics, InodeKind, Metadata, STAT_LEN, STATFS_LEN, STATX_LEN,

@@ -112,7 +112,11 @@ impl SharedFile {
             let file = SHARED.files.borrow().get(&id).cloned().ok_or(FileError::Unmounted)?;
             file.change(change).await
         };
-        if self.handle.core == current_core() { work().await } else { elsewhere(self.handle.core, work).await }
+        if self.handle.core == current_core() {
+            work().await
+        } else {
+            elsewhere(self.handle.core, work).await
+        }
     }
 }
 

@@ -221,7 +221,8 @@ impl Finish<'_> {
         free: &mut (u64, u64),
     ) -> Result<[u8; DESCRIPTOR_LEN], BuildError> {
         let blocks = self.used.of_group(group);
-        let free_blocks = BLOCKS_OF_GROUP - blocks.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>();
+        let free_blocks =
+            BLOCKS_OF_GROUP - blocks.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>();
         self.writer.write_at(layout.block_bitmap(group), &blocks)?;
 
         let first = group * layout.inodes_of_group;
@@ -249,8 +250,11 @@ impl Finish<'_> {
         free.0 += free_blocks;
         free.1 += free_inodes;
         let mut descriptor = [0; DESCRIPTOR_LEN];
-        let words =
-            [(0, layout.block_bitmap(group)), (4, layout.inode_bitmap(group)), (8, layout.inode_table(group))];
+        let words = [
+            (0, layout.block_bitmap(group)),
+            (4, layout.inode_bitmap(group)),
+            (8, layout.inode_table(group)),
+        ];
         for (at, block) in words {
             descriptor[at..at + 4].copy_from_slice(&(block as u32).to_le_bytes());
         }

@@ -72,7 +72,9 @@ struct RootFs {
 }
 
 /// Reads `null` as the default.
-fn or_default<'a, D: serde::Deserializer<'a>, T: Default + Deserialize<'a>>(source: D) -> Result<T, D::Error> {
+fn or_default<'a, D: serde::Deserializer<'a>, T: Default + Deserialize<'a>>(
+    source: D,
+) -> Result<T, D::Error> {
     Option::deserialize(source).map(Option::unwrap_or_default)
 }
 
@@ -80,7 +82,8 @@ impl Descriptor {
     pub fn is_manifest(&self) -> bool {
         matches!(
             self.media_type.as_str(),
-            "application/vnd.oci.image.manifest.v1+json" | "application/vnd.docker.distribution.manifest.v2+json"
+            "application/vnd.oci.image.manifest.v1+json"
+                | "application/vnd.docker.distribution.manifest.v2+json"
         )
     }
 

@@ -42,8 +42,8 @@ impl Layout {
             file = unpacked;
         }
         let places = places(&mut file);
-        let places =
-            places.map_err(|reason| BuildError::Oci { layout: path.to_owned(), reason: reason.to_string() })?;
+        let places = places
+            .map_err(|reason| BuildError::Oci { layout: path.to_owned(), reason: reason.to_string() })?;
         Ok(Self::Archive(file, places))
     }
 
@@ -60,8 +60,13 @@ impl Layout {
                 Ok((metadata.len(), Box::new(file)))
             }
             Self::Archive(file, places) => {
-                let (at, len) = places.get(name).copied().ok_or_else(|| missing(&"the archive has no such file"))?;
-                let part = ArchivePart { file: file.try_clone().map_err(|error| missing(&error))?, at, end: at + len };
+                let (at, len) =
+                    places.get(name).copied().ok_or_else(|| missing(&"the archive has no such file"))?;
+                let part = ArchivePart {
+                    file: file.try_clone().map_err(|error| missing(&error))?,
+                    at,
+                    end: at + len,
+                };
                 Ok((len, Box::new(part)))
             }
         }
@@ -90,7 +95,10 @@ impl Layout {
         }
         let (len, blob) = self.open_file(&format!("blobs/sha256/{digits}"))?;
         if len != descriptor.size {
-            return Err(format!("{digest} has {len} bytes, and not {} as its descriptor says", descriptor.size));
+            return Err(format!(
+                "{digest} has {len} bytes, and not {} as its descriptor says",
+                descriptor.size
+            ));
         }
         Ok(blob)
     }

@@ -71,7 +71,7 @@ impl OciImage {
         Ok(Self { path, layout, manifest, config, digest })
     }
 
-    /// Returns what the image says about its program.
+    /// Returns the configuration of the program.
     pub fn program(&self) -> ProgramConfig {
         self.config.program()
     }
@@ -104,7 +104,10 @@ impl OciImage {
             read_archive(&layer.digest, archive, tree, writer, Whiteouts::Apply)?;
             let of_contents = contents.finish()?;
             if of_contents != *digest {
-                return Err(refuse(format!("the files of layer {} are not those of the configuration", layer.digest)));
+                return Err(refuse(format!(
+                    "the files of layer {} are not those of the configuration",
+                    layer.digest
+                )));
             }
             if checked.finish()? != layer.digest {
                 return Err(refuse(format!("{} has other contents than its name says", layer.digest)));
@@ -170,7 +173,8 @@ fn choose<'a>(index: &'a Index, tag: Option<&str>) -> Result<&'a Descriptor, Str
     let mut tagged = images.iter().filter(|image| has(image, wanted));
     let ours = tagged.clone().find(|image| image.platform.as_ref().is_none_or(Platform::is_ours));
     ours.or_else(|| tagged.next()).copied().ok_or_else(|| {
-        let tags: Vec<String> = images.iter().map(|image| tag_of(image)).filter(|tag| !tag.is_empty()).collect();
+        let tags: Vec<String> =
+            images.iter().map(|image| tag_of(image)).filter(|tag| !tag.is_empty()).collect();
         format!("there is no image {wanted:?}; the layout has {}", tags.join(", "))
     })
 }
@@ -184,7 +188,8 @@ fn manifest_of(layout: &Layout, descriptor: &Descriptor) -> Result<(Manifest, [u
             return Ok((parse("the manifest", &bytes)?, Sha256::digest(&bytes).into()));
         }
         let index: Index = parse("an index", &bytes)?;
-        let found = index.manifests.iter().find(|image| image.platform.as_ref().is_some_and(Platform::is_ours));
+        let found =
+            index.manifests.iter().find(|image| image.platform.as_ref().is_some_and(Platform::is_ours));
         let found = found.or_else(|| index.manifests.iter().find(|image| image.platform.is_none()));
         let platforms = || {
             let all = index.manifests.iter().filter_map(|image| image.platform.as_ref());

@@ -18,8 +18,8 @@ use core::future::Future;
 use core::time::Duration;
 use isola_linux_memory::{PageSource, UserBuffer};
 use isola_volumes::{
-    AttributeUpdate, Attributes, ExtendedAttributeMode, FileError, FileId, FileKind, FileSystem, ListPosition,
-    NewFile, NewFileKind, RangeChange, RemovedKind, RenameKind, SharedFile, Volume,
+    AttributeUpdate, Attributes, ExtendedAttributeMode, FileError, FileId, FileKind, FileSystem,
+    ListPosition, NewFile, NewFileKind, RangeChange, RemovedKind, RenameKind, SharedFile, Volume,
 };
 
 /// The entries that one request for a directory's entries returns.
@@ -124,7 +124,8 @@ impl VolumeInode {
         let mut at = offset;
         while at < end {
             let len = ZEROED.min(end - at);
-            let zero = move |volume: &mut dyn FileSystem, id| volume.write(id, at, &alloc::vec![0; len as usize]);
+            let zero =
+                move |volume: &mut dyn FileSystem, id| volume.write(id, at, &alloc::vec![0; len as usize]);
             self.change(zero, |pages| pages.clear(at, at + len)).await?;
             at += len;
         }
@@ -133,9 +134,8 @@ impl VolumeInode {
 
     async fn change_storage(&self, allocation: Allocation, offset: u64, len: u64) -> Result<(), Errno> {
         let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
-        let reserve = |kind| {
-            move |volume: &mut dyn FileSystem, id| volume.change_range(id, kind, offset, len)
-        };
+        let reserve =
+            |kind| move |volume: &mut dyn FileSystem, id| volume.change_range(id, kind, offset, len);
         match allocation {
             Allocation::Reserve => self.change(reserve(RangeChange::Reserve), |_| {}).await,
             Allocation::ReserveKeepLen => self.change(reserve(RangeChange::ReserveKeepLen), |_| {}).await,
@@ -204,7 +204,8 @@ impl Inode for VolumeInode {
         };
         let (id, change) = (self.id, *change);
         Outcome::of(async move {
-            let update = move |volume: Volume| async move { Ok(alloc::vec![volume.update(id, update).await?]) };
+            let update =
+                move |volume: Volume| async move { Ok(alloc::vec![volume.update(id, update).await?]) };
             self.change_names(update).await?;
             // The volume returns whole seconds.
             let mut metadata = self.metadata.lock();
@@ -229,7 +230,8 @@ impl Inode for VolumeInode {
     }
 
     fn link<'a>(&'a self, name: &'a [u8], inode: &'a Arc<dyn Inode>) -> Outcome<'a, ()> {
-        let Some(file) = inode.downcast::<Self>().filter(|file| Arc::ptr_eq(&file.shared, &self.shared)) else {
+        let Some(file) = inode.downcast::<Self>().filter(|file| Arc::ptr_eq(&file.shared, &self.shared))
+        else {
             return Outcome::error(Errno::EXDEV);
         };
         if file.metadata().links == 0 {
@@ -241,9 +243,11 @@ impl Inode for VolumeInode {
 
     fn unlink<'a>(&'a self, name: &'a [u8]) -> Outcome<'a, ()> {
         let (id, name) = (self.id, name.to_vec());
-        Outcome::of(self.change_names(move |volume| async move {
-            volume.remove_in(id, name, RemovedKind::Other).await
-        }))
+        Outcome::of(
+            self.change_names(
+                move |volume| async move { volume.remove_in(id, name, RemovedKind::Other).await },
+            ),
+        )
     }
 
     fn remove_directory<'a>(&'a self, name: &'a [u8]) -> Outcome<'a, ()> {
@@ -355,7 +359,9 @@ impl Inode for VolumeInode {
     fn attribute<'a>(&'a self, name: &'a [u8]) -> Outcome<'a, Vec<u8>> {
         let name = name.to_vec();
         Outcome::of(async move {
-            self.on_volume(move |volume, id| volume.extended_attribute(id, &name)).await.map_err(attribute_errno)
+            self.on_volume(move |volume, id| volume.extended_attribute(id, &name))
+                .await
+                .map_err(attribute_errno)
         })
     }
 
@@ -368,7 +374,8 @@ impl Inode for VolumeInode {
         let (name, value) = (name.to_vec(), value.to_vec());
         Outcome::of(async move {
             self.shared.check_changes()?;
-            let set = move |volume: &mut dyn FileSystem, id| volume.set_extended_attribute(id, &name, &value, mode);
+            let set =
+                move |volume: &mut dyn FileSystem, id| volume.set_extended_attribute(id, &name, &value, mode);
             self.on_volume(set).await.map_err(attribute_errno)?;
             self.shared.note_change();
             Ok(())

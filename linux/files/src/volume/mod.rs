@@ -143,7 +143,11 @@ impl VolumeFs {
 
 impl Shared {
     /// Returns the inode with these attributes, which it has from now on; `None` for an unknown type.
-    fn inode(self: &Arc<Self>, attributes: &Attributes, file: Option<SharedFile>) -> Option<Arc<VolumeInode>> {
+    fn inode(
+        self: &Arc<Self>,
+        attributes: &Attributes,
+        file: Option<SharedFile>,
+    ) -> Option<Arc<VolumeInode>> {
         let metadata = self.metadata(attributes)?;
         let mut inodes = self.inodes.lock();
         if let Some(known) = inodes.get(&attributes.id.0).and_then(Weak::upgrade) {

@@ -37,9 +37,7 @@ impl Pages {
     /// Removes the pages that are in no mapping and no call.
     pub fn drop_unused(&mut self) -> Vec<(u64, Frame)> {
         let mapped = &self.mapped;
-        self.frames
-            .extract_if(.., |index, frame| !frame.is_shared() && !mapped.contains_key(index))
-            .collect()
+        self.frames.extract_if(.., |index, frame| !frame.is_shared() && !mapped.contains_key(index)).collect()
     }
 }
 
@@ -203,8 +201,7 @@ impl VolumeInode {
             let len = bytes.len();
             let written = alloc::sync::Arc::<[u8]>::from(bytes);
             let on_volume = written.clone();
-            let outcome =
-                self.change_held(&file, move |volume, id| volume.write(id, at, &on_volume)).await;
+            let outcome = self.change_held(&file, move |volume, id| volume.write(id, at, &on_volume)).await;
             if let Err(error) = outcome {
                 // A part may have been written: it is read from the volume again, but for pages that are mapped.
                 self.see_written(at, &written, self.len());

@@ -2,9 +2,7 @@
 
 use super::{Ext4, id_of, inode_of, name_of, permissions};
 use crate::file_system::{FileError, FileId};
-use crate::posix::{
-    AttributeUpdate, ExtendedAttributeMode, NewFile, NewFileKind, RangeChange, RenameKind,
-};
+use crate::posix::{AttributeUpdate, ExtendedAttributeMode, NewFile, NewFileKind, RangeChange, RenameKind};
 use alloc::vec::Vec;
 use core::time::Duration;
 use rsext4::{
@@ -46,7 +44,9 @@ impl Ext4 {
             NewFileKind::CharacterDevice(major, minor) => {
                 Some(SpecialInodeKind::CharacterDevice(device(*major, *minor)?))
             }
-            NewFileKind::BlockDevice(major, minor) => Some(SpecialInodeKind::BlockDevice(device(*major, *minor)?)),
+            NewFileKind::BlockDevice(major, minor) => {
+                Some(SpecialInodeKind::BlockDevice(device(*major, *minor)?))
+            }
             NewFileKind::Fifo => Some(SpecialInodeKind::Fifo),
             NewFileKind::Socket => Some(SpecialInodeKind::Socket),
             NewFileKind::File | NewFileKind::Directory | NewFileKind::Symlink(_) => None,
@@ -111,9 +111,8 @@ impl Ext4 {
         self.unsynced.add(inode, self.in_blocks(offset, len));
         if change == RangeChange::PunchHole {
             self.has_first_block = None;
-            return self.call(|mounted| {
-                mounted.operate_inode_range(inode, offset, len, RangeOperation::PunchHole)
-            });
+            return self
+                .call(|mounted| mounted.operate_inode_range(inode, offset, len, RangeOperation::PunchHole));
         }
         self.allocate_first_block(inode)?;
         let options = match change {
