@@ -51,14 +51,12 @@ fn image() -> Vec<u8> {
 }
 
 /// Runs a test with a volume on the disk.
-fn run_on<F: Future<Output = ()>>(
+fn run_on<F: Future<Output = ()> + 'static>(
     disk: &SimDisk,
     access: Access,
     changes: VolumeChanges,
     test: impl Fn(Arc<VolumeFs>, Volume) -> F + Copy + Send + Sync + 'static,
-) where
-    F: 'static,
-{
+) {
     let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
         let disk = disk.clone();
         spawn_task(async move {
