@@ -21,7 +21,7 @@
 //! | [`output`] | tables, JSON, notes, progress |
 //! | [`names`] | names of machines and cells |
 //!
-//! The only other crate of Isola that it uses is `isola-abi`, which defines all formats that host and machine share.
+//! It uses `isola-abi`, which defines all formats that host and machine share, and `isola-root-image`.
 #![forbid(unsafe_code)]
 
 pub mod capture;

@@ -5,5 +5,9 @@
 extern crate alloc;
 
 mod options;
+mod tmpfs;
+mod users;
 
 pub use options::{Options, USAGE};
+pub use tmpfs::TmpfsMount;
+pub use users::{User, find_user};

@@ -1,7 +1,7 @@
 //! Runs an unmodified Linux program, and the processes that it creates.
 //!
 //! `linux [OPTION]... PROGRAM [ARGUMENT]...` with a volume at `/`: the root file system, below a layer in memory that has
-//! all changes. Further volumes are mounted at their paths. The cell ends with the program, with the exit code that a
+//! all changes. Further volumes are mounted at their paths, and keep their changes. The cell ends with the program, with the exit code that a
 //! shell shows.
 #![no_std]
 #![no_main]
@@ -12,7 +12,7 @@ mod root;
 
 use crate::cell::{CellEnvironment, CellOutput};
 use isola::prelude::*;
-use isola_linux::{Options, USAGE};
+use isola_linux::{Options, USAGE, User};
 use isola_linux_files::Console;
 use isola_linux_memory::FrameBudget;
 use isola_linux_processes::credentials::Credentials;
@@ -30,7 +30,7 @@ const CANNOT_EXECUTE: ExitCode = ExitCode(126);
 const NOT_FOUND: ExitCode = ExitCode(127);
 
 async fn main(arguments: Arguments) -> ExitCode {
-    let options = match Options::parse(arguments.iter()) {
+    let mut options = match Options::parse(arguments.iter()) {
         Ok(options) => options,
         Err(error) => {
             println!("linux: {error}\n{USAGE}");
@@ -45,7 +45,7 @@ async fn main(arguments: Arguments) -> ExitCode {
     };
     isola_linux_files::set_clock(|| isola::unix_time().as_nanos() as u64);
     let console = Console::new(Arc::new(CellOutput));
-    let root = match root::mount(&console).await {
+    let root = match root::mount(&console, &options.tmpfs).await {
         Ok(root) => root,
         Err(error) => {
             println!("linux: {error}");
@@ -73,6 +73,15 @@ async fn main(arguments: Arguments) -> ExitCode {
         println!("linux: {error}");
         return ExitCode::FAILURE;
     }
+    let user = match root.find_user(&options.user).await {
+        Ok(user) => user,
+        Err(error) => {
+            println!("linux: -u {}: {error}", options.user);
+            return ExitCode::USAGE;
+        }
+    };
+    let home = if user.user == 0 { "/root" } else { "/" };
+    options.add_default(&format!("HOME={}", user.home.as_deref().unwrap_or(home)));
     let stop = isola::events::spawn_task({
         let system = system.clone();
         async move {
@@ -80,20 +89,21 @@ async fn main(arguments: Arguments) -> ExitCode {
             system.request_stop();
         }
     });
-    let code = run(&system, &console, &options).await;
+    let code = run(&system, &console, &options, &user).await;
     drop(stop);
-    // The volumes were mounted for reading only: nothing is lost if files of them are open.
-    drop(root);
     if options.shows_missing {
         for (name, count) in system.missing.entries() {
             println!("linux: missing: {name} ({count} times)");
         }
     }
+    // With its working directories and open files, which belong to volumes.
+    drop((system, console));
+    root.close().await;
     code
 }
 
 /// Runs the program at the first of its possible paths.
-async fn run(system: &Arc<System>, console: &Arc<Console>, options: &Options) -> ExitCode {
+async fn run(system: &Arc<System>, console: &Arc<Console>, options: &Options, user: &User) -> ExitCode {
     let bytes = |texts: &[String]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
     let mut last = Errno::ENOENT;
     for path in options.candidates() {
@@ -104,7 +114,7 @@ async fn run(system: &Arc<System>, console: &Arc<Console>, options: &Options) ->
                 path: path.into_bytes(),
             },
             directory: options.directory.as_bytes().to_vec(),
-            credentials: Credentials::of(options.user, options.group, Vec::new()),
+            credentials: Credentials::of(user.user, user.group, user.groups.clone()),
             standard_files: [console.open(), console.open(), console.open()],
         };
         match start(system, program).await {

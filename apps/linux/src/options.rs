@@ -1,11 +1,12 @@
 //! The image's arguments.
 
+use crate::TmpfsMount;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 /// The usage line.
 pub const USAGE: &str = "usage: linux [--trace] [--missing-calls] [-e NAME=VALUE]... [-w DIRECTORY] \
-                         [-u USER[:GROUP]] PROGRAM [ARGUMENT]...";
+                         [-u USER[:GROUP]] [--tmpfs PATH[:size=BYTES,mode=OCTAL]]... PROGRAM [ARGUMENT]...";
 
 /// The environment of a program without options, as containers have it.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -21,10 +22,10 @@ pub struct Options {
     pub environment: Vec<String>,
     /// The working directory.
     pub directory: String,
-    /// The user's id.
-    pub user: u32,
-    /// The group's id.
-    pub group: u32,
+    /// The user, and the group: names or numbers.
+    pub user: String,
+    /// File systems in memory.
+    pub tmpfs: Vec<TmpfsMount>,
     /// The program and its arguments.
     pub command: Vec<String>,
 }
@@ -41,8 +42,8 @@ impl Options {
             shows_missing: false,
             environment: Vec::new(),
             directory: "/".into(),
-            user: 0,
-            group: 0,
+            user: String::new(),
+            tmpfs: Vec::new(),
             command: Vec::new(),
         };
         loop {
@@ -59,14 +60,8 @@ impl Options {
                     options.environment.push(variable.to_string());
                 }
                 "-w" => options.directory = value()?.to_string(),
-                "-u" => {
-                    let ids = value()?;
-                    let (user, group) = ids.split_once(':').unwrap_or((ids, "0"));
-                    let id = |text: &str| {
-                        text.parse().map_err(|_| alloc::format!("-u {ids} is not USER[:GROUP] with numbers"))
-                    };
-                    (options.user, options.group) = (id(user)?, id(group)?);
-                }
+                "-u" => options.user = value()?.to_string(),
+                "--tmpfs" => options.tmpfs.push(TmpfsMount::parse(value()?)?),
                 "--" => options.command.extend(arguments.next().map(ToString::to_string)),
                 option if option.starts_with('-') => {
                     return Err(alloc::format!("{option} is no option"));
@@ -75,20 +70,18 @@ impl Options {
             }
             if !options.command.is_empty() {
                 options.command.extend(arguments.map(ToString::to_string));
-                options.add_defaults();
+                options.add_default(PATH);
                 return Ok(options);
             }
         }
     }
 
-    /// Adds the variables that every program expects.
-    fn add_defaults(&mut self) {
-        for default in [PATH, if self.user == 0 { "HOME=/root" } else { "HOME=/" }] {
-            let (name, _) = default.split_once('=').unwrap_or((default, ""));
-            let has = |variable: &String| variable.split_once('=').is_some_and(|(other, _)| other == name);
-            if !self.environment.iter().any(has) {
-                self.environment.push(default.into());
-            }
+    /// Adds a variable that every program expects, unless it is set.
+    pub fn add_default(&mut self, default: &str) {
+        let (name, _) = default.split_once('=').unwrap_or((default, ""));
+        let has = |variable: &String| variable.split_once('=').is_some_and(|(other, _)| other == name);
+        if !self.environment.iter().any(has) {
+            self.environment.push(default.into());
         }
     }
 
@@ -113,11 +106,17 @@ mod tests {
         let options =
             Options::parse(["-e", "A=b=c", "--trace", "-w", "/tmp", "-u", "5:6", "sh", "-c", "x"]).unwrap();
         assert!(options.traces && !options.shows_missing);
-        assert_eq!((options.user, options.group, options.directory.as_str()), (5, 6, "/tmp"));
+        assert_eq!((options.user.as_str(), options.directory.as_str()), ("5:6", "/tmp"));
         assert_eq!(options.command, ["sh", "-c", "x"]);
-        assert_eq!(options.environment, ["A=b=c", PATH, "HOME=/"]);
+        assert_eq!(options.environment, ["A=b=c", PATH]);
         assert_eq!(options.candidates()[5], "/bin/sh");
-        let direct = Options::parse(["-e", "PATH=/a", "--", "/b/c", "--trace"]).unwrap();
+        let mut direct =
+            Options::parse(["-e", "PATH=/a", "--tmpfs", "/run:size=8192,mode=700", "--", "/b/c", "--trace"])
+                .unwrap();
+        direct.add_default("HOME=/root");
+        direct.add_default("PATH=/b");
+        let run = TmpfsMount { path: "/run".into(), len_bytes: Some(8192), permissions: 0o700 };
+        assert_eq!(direct.tmpfs, [run]);
         assert_eq!((direct.candidates(), direct.traces), (alloc::vec!["/b/c".into()], false));
         assert_eq!(direct.environment, ["PATH=/a", "HOME=/root"]);
     }
@@ -129,7 +128,9 @@ mod tests {
         assert_eq!(error(&["--trace", "--"]), "the program is missing");
         assert_eq!(error(&["-e"]), "-e needs a value");
         assert_eq!(error(&["-e", "=x", "sh"]), "-e =x is not NAME=VALUE");
-        assert_eq!(error(&["-u", "me", "sh"]), "-u me is not USER[:GROUP] with numbers");
+        for bad in ["run", "/", "/run:size=x", "/run:mode=8", "/run:exec"] {
+            assert!(error(&["--tmpfs", bad, "sh"]).contains("is not PATH"), "{bad}");
+        }
         assert_eq!(error(&["--nope", "sh"]), "--nope is no option");
     }
 }

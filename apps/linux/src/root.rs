@@ -1,13 +1,20 @@
-//! The mounts: the root volume below a layer in memory, further volumes, and the file systems that the personality makes.
+//! The mounts: the root volume, further volumes, and the file systems that the personality makes.
+//!
+//! A root volume for reading is below a layer in memory, which has all changes. A volume for changes is synced a short time
+//! after a change, and when the cell ends.
 
 use alloc::sync::Arc;
+use core::time::Duration;
+use isola::events::spawn_task;
 use isola::prelude::*;
-use isola::storage::{self, Volumes};
+use isola::storage::{self, MountedVolume, VolumeAccess, Volumes};
+use isola_linux::{TmpfsMount, User};
 use isola_linux_abi::numbers::{O_CREAT, O_EXCL, O_WRONLY};
 use isola_linux_files::FileSystem;
 use isola_linux_files::{
     Caller, CallerIds, Console, Credentials, DescriptorTable, DeviceTable, Errno, LastLink, MountFlags,
-    MountedFileSystem, Namespace, OverlayFs, TmpFs, TmpFsOptions, View, VolumeFs, device_file_system,
+    MountedFileSystem, Namespace, O_NONBLOCK, OverlayFs, TmpFs, TmpFsOptions, View, VolumeChanges, VolumeFs,
+    device_file_system,
 };
 use isola_linux_memory::UserBuffer;
 use isola_linux_processes::System;
@@ -18,30 +25,46 @@ use isola_linux_processes::proc::{proc_file_system, sys_file_system};
 /// further file system in memory.
 const MEMORY_PART: u64 = 4;
 
+/// The most bytes of `/etc/passwd` and `/etc/group` that are read.
+const MOST_USERS_LEN: u64 = 1 << 20;
+
+/// The time from a change of a volume to its sync, as Linux's for ext4.
+const SYNC_AFTER: Duration = Duration::from_secs(5);
+
+/// The part of the memory that the pages of each volume's files may use while nothing maps them.
+const PAGES_PART: u64 = 8;
+
 /// The mounts.
 pub struct Root {
     /// All mounts.
     pub namespace: Arc<Namespace>,
     volumes: Volumes,
+    /// The volumes for changes.
+    writable: Vec<Arc<VolumeFs>>,
 }
 
 /// Mounts the volumes, and `/dev`.
 ///
 /// # Errors
 /// A text for people.
-pub async fn mount(console: &Arc<Console>) -> Result<Root, String> {
+pub async fn mount(console: &Arc<Console>, tmpfs: &[TmpfsMount]) -> Result<Root, String> {
     let volumes = storage::mount().await.map_err(|error| error.to_string())?;
     let text = |error: &dyn core::fmt::Display| error.to_string();
-    let root = volumes.iter().find(|volume| volume.path == "/").ok_or(
-        "no volume is mounted at /: isola volume create ROOT --size SIZE --from DIRECTORY, then \
-         isola run -v ROOT:/:ro linux ...",
+    let root_volume = volumes.iter().find(|volume| volume.path == "/").ok_or(
+        "no volume is mounted at /: isola run --rootfs DIRECTORY -- PROGRAM ..., or isola run -v VOLUME:/:ro linux ...",
     )?;
-    let lower = VolumeFs::new(root.volume.share()).await.map_err(|error| text(&error))?;
     let devices = Arc::new(DeviceTable::default());
-    let options = TmpFsOptions { devices: devices.clone(), ..files_in_memory(0o755) };
-    let root = OverlayFs::new(&*lower, TmpFs::new(options));
-    let namespace = Namespace::new(MountedFileSystem::new(root), b"overlay", MountFlags::default());
-    let root = Root { namespace, volumes };
+    let mut writable = Vec::new();
+    let lower = files_of(root_volume, &mut writable).await.map_err(|error| text(&error))?;
+    let (files, source): (Arc<dyn FileSystem>, _) = match root_volume.access {
+        VolumeAccess::ReadWrite => (lower, root_volume.name.as_bytes().to_vec()),
+        VolumeAccess::ReadOnly => {
+            let options = TmpFsOptions { devices: devices.clone(), ..files_in_memory(0o755) };
+            (OverlayFs::new(&*lower, TmpFs::new(options)), b"overlay".to_vec())
+        }
+    };
+    let namespace = Namespace::new(MountedFileSystem::new(files), &source, MountFlags::default());
+    let mut root = Root { namespace, volumes, writable };
     let random = |bytes: &mut [u8]| {
         for piece in bytes.chunks_mut(8) {
             piece.copy_from_slice(&isola::entropy().to_le_bytes()[..piece.len()]);
@@ -50,11 +73,51 @@ pub async fn mount(console: &Arc<Console>) -> Result<Root, String> {
     let dev = device_file_system(&devices, console, random).map_err(|error| text(&error))?;
     root.mount_at("/dev", dev, "devtmpfs", false).await?;
     root.mount_at("/dev/shm", TmpFs::new(files_in_memory(0o1777)), "tmpfs", false).await?;
+    let mut writable = core::mem::take(&mut root.writable);
     for volume in root.volumes.iter().filter(|volume| volume.path != "/") {
-        let files = VolumeFs::new(volume.volume.share()).await.map_err(|error| text(&error))?;
-        root.mount_at(&volume.path, files, &volume.name, true).await?;
+        let files = files_of(volume, &mut writable).await.map_err(|error| text(&error))?;
+        root.mount_at(&volume.path, files, &volume.name, volume.access == VolumeAccess::ReadOnly).await?;
+    }
+    root.writable = writable;
+    for files in &root.writable {
+        spawn_task(sync_after_changes(files.clone())).detach();
+    }
+    for mount in tmpfs {
+        let options = match mount.len_bytes {
+            Some(bytes) => TmpFsOptions { permissions: mount.permissions, ..TmpFsOptions::of_len(bytes) },
+            None => files_in_memory(mount.permissions),
+        };
+        root.mount_at(&mount.path, TmpFs::new(options), "tmpfs", false).await?;
     }
     Ok(root)
+}
+
+/// Returns the files of a volume, and adds them to those that can be changed.
+async fn files_of(
+    mounted: &MountedVolume,
+    writable: &mut Vec<Arc<VolumeFs>>,
+) -> Result<Arc<VolumeFs>, storage::FileError> {
+    let changes = match mounted.access {
+        VolumeAccess::ReadWrite => VolumeChanges::Permitted,
+        VolumeAccess::ReadOnly => VolumeChanges::Refused,
+    };
+    let most_pages = isola::memory_total() as u64 / PAGES_PART / 4096;
+    let files = VolumeFs::new(mounted.volume.share(), changes, most_pages).await?;
+    if changes == VolumeChanges::Permitted {
+        writable.push(files.clone());
+    }
+    Ok(files)
+}
+
+/// Makes changes of a volume permanent, a short time after each first one.
+async fn sync_after_changes(files: Arc<VolumeFs>) {
+    loop {
+        files.changed().await;
+        isola::events::sleep(SYNC_AFTER).await;
+        if let Err(error) = files.sync().await {
+            println!("linux: changes of a volume cannot be written: {error}");
+        }
+    }
 }
 
 /// Returns the options of a file system in memory.
@@ -63,6 +126,22 @@ fn files_in_memory(permissions: u32) -> TmpFsOptions {
 }
 
 impl Root {
+    /// Makes the changes of all volumes permanent, when the processes have ended.
+    pub async fn close(self) {
+        for files in &self.writable {
+            if let Err(error) = files.sync().await {
+                println!("linux: changes of a volume cannot be written: {error}");
+            }
+        }
+        let Self { volumes, writable, namespace } = self;
+        let is_changed = !writable.is_empty();
+        drop((writable, namespace));
+        if is_changed {
+            // A volume with an open file stays mounted; its next mount replays the journal.
+            let _ = volumes.unmount().await;
+        }
+    }
+
     /// Mounts `/proc` and `/sys`, which show the state of the system.
     ///
     /// # Errors
@@ -93,6 +172,30 @@ impl Root {
             Err(Errno::EEXIST | Errno::ENOENT | Errno::ENOTDIR) => Ok(()),
             Err(error) => Err(format!("{path} cannot be created: {error}")),
         }
+    }
+
+    /// Finds the user that a text names, by the files of the root file system.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub async fn find_user(&self, text: &str) -> Result<User, String> {
+        let (passwd, group) = (self.read("/etc/passwd").await, self.read("/etc/group").await);
+        isola_linux::find_user(text, &passwd, &group)
+    }
+
+    /// Reads the start of a file; nothing if there is none.
+    async fn read(&self, path: &str) -> Vec<u8> {
+        let view = View::new(self.namespace.clone());
+        let (credentials, descriptors) = (Credentials::root(), DescriptorTable::new());
+        let ids = CallerIds { process: 1, thread: 1 };
+        let caller = Caller { view: &view, credentials: &credentials, descriptors: &descriptors, ids };
+        let here = isola_linux_files::AT_FDCWD;
+        // A named pipe of that name must not wait for a writer.
+        let Ok(file) = caller.open_at(here, path.as_bytes(), O_NONBLOCK, 0).await else {
+            return Vec::new();
+        };
+        let len = file.metadata().len.min(MOST_USERS_LEN) as usize;
+        file.read_bytes(0, len).await.unwrap_or_default()
     }
 
     /// Mounts a file system at a path, whose directories are created if they do not exist.

@@ -12,6 +12,7 @@
 //! [`DISK`] is the resource by whose policy the requests to the devices are ordered, and
 //! [`FILES`](isola_resources::FILES) that for the operations of the file systems.
 
+pub use isola_abi::volume::VolumeAccess;
 pub use isola_block::BlockError;
 pub use isola_block_cache::{BlockCache, Budget, CacheUse};
 pub use isola_volumes::{
@@ -29,7 +30,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::grid::Resource;
 use isola_abi::id::ActivityId;
 use isola_abi::query::GridClient;
-use isola_abi::volume::{VolumeAccess, VolumeMount};
+use isola_abi::volume::VolumeMount;
 use isola_block::{BlockDevice, BlockSettings};
 use isola_block_cache::CacheSettings;
 use isola_ebbs::{Ebb, Representative, current_core, platform};
@@ -66,6 +67,8 @@ pub struct MountedVolume {
     pub name: String,
     /// The path at which it is mounted.
     pub path: String,
+    /// What the cell may do with it.
+    pub access: VolumeAccess,
     /// The file system.
     pub volume: Volume,
     /// The cache of its blocks.
@@ -142,14 +145,15 @@ async fn mount_one(port: VolumePort, capacity: usize) -> Result<MountedVolume, M
     DEVICES.0.borrow_mut().push(device.clone());
     let settings = CacheSettings { capacity, dirty: capacity / 4, seed: platform().entropy() };
     let cache = BlockCache::new(device, settings).map_err(|error| failed(MountFailure::Block(error)))?;
-    let access = match access {
+    let mount_access = match access {
         VolumeAccess::ReadWrite => Access::ReadWrite,
         VolumeAccess::ReadOnly => Access::ReadOnly,
     };
-    let volume =
-        Volume::mount(cache.clone(), access).await.map_err(|error| failed(MountFailure::File(error)))?;
+    let volume = Volume::mount(cache.clone(), mount_access)
+        .await
+        .map_err(|error| failed(MountFailure::File(error)))?;
     let holder = register_memory_holder(CachedBlocks(cache.clone()));
-    Ok(MountedVolume { name, path, volume, cache, _holder: holder })
+    Ok(MountedVolume { name, path, access, volume, cache, _holder: holder })
 }
 
 /// The blocks of a cache as memory that the cell could do without.

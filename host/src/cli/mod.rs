@@ -27,6 +27,8 @@ mod profile;
 mod ps;
 mod resize;
 mod rm;
+mod root;
+mod rootfs;
 mod run;
 mod show;
 mod standalone;
@@ -114,6 +116,7 @@ enum Verb {
     Inspect(inspect::Arguments),
     Image(image::Arguments),
     Volume(volume::Arguments),
+    Rootfs(rootfs::Arguments),
     Events(events::Arguments),
     Top(top::Arguments),
     Stats(stats::Arguments),
@@ -185,6 +188,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Inspect(arguments) => inspect::inspect(context, &arguments),
         Verb::Image(arguments) => image::image(context, &arguments),
         Verb::Volume(arguments) => volume::volume(context, &arguments),
+        Verb::Rootfs(arguments) => rootfs::rootfs(context, &arguments),
         Verb::Top(arguments) => top::top(context, &arguments),
         Verb::Stats(arguments) => stats::stats(context, &arguments),
         Verb::Metrics(arguments) => metrics::metrics(context, &arguments),

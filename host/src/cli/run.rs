@@ -4,6 +4,7 @@ use super::failure::{REFUSED, USAGE};
 use super::follow::Follower;
 use super::hosted::{self, Hosted};
 use super::interrupt::{INTERRUPTED, Interrupts};
+use super::root::RootArguments;
 use super::standalone::{Attachment, HostVolume, StandaloneRun};
 use super::up::PlatformArguments;
 use super::{Context, Failure, complete, show, standalone};
@@ -65,6 +66,9 @@ not run it, 126 if the file is not a cell image, 127 if the image does not exist
 With --restart the machine itself restarts the cell, independently of any command: after 100 ms, then after \
 twice as long each time, up to a minute; a run of 10 s resets the delay. `isola stop` ends the cell for good.
 
+With --rootfs the image is `linux`, and all arguments are the Linux program with its own; those of an OCI image hold \
+where the command line has no others. Changes of the root file system are in memory, and end with the cell.
+
 Ports are published on 127.0.0.1 unless an address is given, as in -p 0.0.0.0:80:80.
 
 Examples:
@@ -75,6 +79,8 @@ Examples:
   isola run -d --restart on-failure:5 kv
   isola run -d --cpu-limit 50% --net-rate 10M kv
   isola run -d -v site:/www:ro -p 8080:80 web
+  isola run --rm --rootfs ./debian -- sh -c 'echo hello from $(uname -r)'
+  isola run -d --rootfs oci:./redis:7 -v data:/data -p 6379:6379
   isola run -f isola.toml
   isola run --standalone ./target/release/kv
   isola run --hosted -p 11211:11211 kv")]
@@ -82,7 +88,7 @@ pub(super) struct Arguments {
     // One list, so that arguments after the image are never parsed as options of isola.
     /// The image, and arguments for the application
     #[arg(value_names = ["IMAGE", "ARGUMENTS"], trailing_var_arg = true)]
-    #[arg(add = complete::images(), required_unless_present = "file")]
+    #[arg(add = complete::images(), required_unless_present_any = ["file", "rootfs"])]
     command: Vec<String>,
     /// Reads settings from a manifest; options on the command line override it
     #[arg(short, long, value_name = "MANIFEST")]
@@ -171,15 +177,26 @@ pub(super) struct Arguments {
     /// With --standalone or --hosted, the network: user, user,host-access or tap:INTERFACE [default: user]
     #[arg(long, value_name = "NETWORK")]
     net: Option<Uplink>,
+    #[command(flatten, next_help_heading = "Linux programs")]
+    root: RootArguments,
     #[command(flatten, next_help_heading = "With --standalone")]
     platform: PlatformArguments,
 }
 
-pub(super) fn run(context: &Context, arguments: Arguments) -> Result<ExitCode, Failure> {
-    let manifest = match &arguments.file {
+pub(super) fn run(context: &Context, mut arguments: Arguments) -> Result<ExitCode, Failure> {
+    let mut manifest = match &arguments.file {
         Some(path) => Manifest::read(path).map_err(|error| Failure::new(USAGE, error.to_string()))?,
         None => Manifest::default(),
     };
+    let program = arguments.root.prepare(&context.output, &arguments.command);
+    if let Some(program) = program.map_err(|failure| failure.or_code(NOT_RUN))? {
+        arguments.command = program.command;
+        arguments.volume = or_else(arguments.volume, std::mem::take(&mut manifest.volumes));
+        if arguments.volume.iter().any(|volume| volume.path == "/") {
+            return Err(Failure::new(USAGE, "--rootfs and a volume at / exclude each other"));
+        }
+        arguments.volume.insert(0, program.root);
+    }
     let named = arguments.command.first().or(manifest.image.as_ref());
     let named = named
         .ok_or_else(|| Failure::new(USAGE, "neither the manifest nor the command line names an image"))?;

@@ -78,6 +78,16 @@ impl Dentry {
         child
     }
 
+    /// Drops the cached names of this directory and of all below it.
+    fn forget_names(&self) {
+        let mut waiting: Vec<_> = core::mem::take(&mut self.children.lock().names).into_values().collect();
+        while let Some(child) = waiting.pop() {
+            if let Some(child) = child {
+                waiting.extend(core::mem::take(&mut child.children.lock().names).into_values());
+            }
+        }
+    }
+
     /// Returns the inode.
     pub fn inode(&self) -> &Arc<dyn Inode> {
         &self.inode
@@ -304,8 +314,9 @@ impl MountedFileSystem {
 impl Drop for MountedFileSystem {
     fn drop(&mut self) {
         watch::note_unmount(self);
-        // Dentries and the caches of their parents refer to each other.
-        self.shrink();
+        // Dentries and the caches of their parents refer to each other. The last location in the file system may still
+        // have its dentry.
+        self.root.forget_names();
     }
 }
 

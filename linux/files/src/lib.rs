@@ -93,7 +93,7 @@ pub use inode::{
 };
 pub use inotify::{Inotify, MOST_EVENTS as MOST_INOTIFY_EVENTS};
 pub use isola_linux_abi::Errno;
-pub use isola_linux_abi::numbers::AT_FDCWD;
+pub use isola_linux_abi::numbers::{AT_FDCWD, O_NONBLOCK};
 pub use memory_files::MemoryFiles;
 pub use metadata::{
     DeviceNumber, DirectoryEntry, FileSystemStatistics, InodeKind, Metadata, STAT_LEN, STATFS_LEN, STATX_LEN,
@@ -108,7 +108,7 @@ pub use poll::{PollEntry, PollFiles, poll_files, ready_files};
 pub use procfs::{ProcessDirectories, number_of_name, proc_file_system, sys_file_system};
 pub use timerfd::{AlarmKey, AlarmService, Timer};
 pub use tmpfs::{TmpFs, TmpFsOptions};
-pub use volume::VolumeFs;
+pub use volume::{VolumeChanges, VolumeFs};
 pub use walk::{Caller, LastLink, View};
 pub use watch::{MOST_INSTANCES as MOST_INOTIFY_INSTANCES, MOST_WATCHES as MOST_INOTIFY_WATCHES};
 

@@ -1,19 +1,29 @@
-//! Random sequences of calls, on the file system in memory and on the host's: both return the same.
+//! Random sequences of calls, on the file system in memory, an overlay and a volume, and on the host's: all return the
+//! same. Afterwards the volume's file system is whole.
 
 mod common;
 
-use common::{System, now};
+use common::{IN_FIBER, System, now};
+use isola_block::{BlockDevice, BlockSettings};
+use isola_block_cache::{BlockCache, CacheSettings};
+use isola_events::{exit, run, spawn_task};
+use isola_hosted::Settings;
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{
     CallerIds, Errno, FileSystem, MountFlags, MountedFileSystem, Namespace, OpenFile, OverlayFs, TmpFs,
-    TmpFsOptions,
+    TmpFsOptions, VolumeChanges, VolumeFs,
 };
 use isola_linux_memory::UserBuffer;
+use isola_need::{LONG, Need, need};
+use isola_storage_sim::{SimDisk, power};
+use isola_volumes::{Access, Volume};
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, RenameFlags};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::sync::Arc;
 
 /// The folders above the working directory, which paths with `..` stay below.
@@ -355,14 +365,17 @@ fn is_about_holes(call: &Call) -> bool {
 struct Pair {
     host: Host,
     own: Own,
-    root: Arc<TmpFs>,
+    root: Arc<dyn FileSystem>,
     _folder: tempfile::TempDir,
 }
 
 impl Pair {
     fn new() -> Self {
+        Self::with(TmpFs::new(TmpFsOptions::of_len(64 << 20)))
+    }
+
+    fn with(root: Arc<dyn FileSystem>) -> Self {
         let folder = folder();
-        let root = TmpFs::new(TmpFsOptions::of_len(64 << 20));
         let system = system(root.clone());
         for above in ABOVE {
             std::fs::create_dir(folder.path().join(above)).expect("a new folder");
@@ -441,4 +454,118 @@ proptest! {
         pair.execute(&calls)?;
         pair.compare_contents()?;
     }
+}
+
+/// The sequences of calls on a volume, and those of the long variant.
+const CASES_ON_VOLUME: [u32; 2] = [16, 200];
+
+/// One of this number of power failures is checked, without the long variant.
+const CHECKED_CUT: usize = 5;
+
+fn is_long() -> bool {
+    std::env::var_os(LONG).is_some()
+}
+
+/// The calls between two syncs of a volume.
+const SYNC_AFTER: usize = 12;
+
+/// Executes calls on a new volume. Returns its disk afterwards.
+fn execute_on_volume(
+    (disk, device): &(SimDisk, BlockDevice),
+    image: &[u8],
+    calls: &[Call],
+) -> std::result::Result<Vec<u8>, TestCaseError> {
+    disk.edit(|bytes| bytes.copy_from_slice(image));
+    disk.take_log();
+    let settings = CacheSettings { capacity: 1 << 20, dirty: 256 << 10, seed: 1 };
+    let cache = BlockCache::new(device.clone(), settings).expect("a cache");
+    let volume = now(Volume::mount(cache, Access::ReadWrite)).expect("a volume");
+    let execute = || {
+        // So few pages that they are dropped and read again.
+        let files = now(VolumeFs::new(volume.share(), VolumeChanges::Permitted, 8)).expect("its files");
+        let mut pair = Pair::with(files.clone());
+        pair.own.blocks = false;
+        pair.host.blocks = false;
+        for part in calls.chunks(SYNC_AFTER) {
+            pair.execute(part)?;
+            prop_assert_eq!(now(files.sync()), Ok(()));
+        }
+        pair.compare_contents()
+    };
+    let outcome = execute();
+    // All files were closed.
+    let unmounted = now(volume.unmount());
+    outcome?;
+    prop_assert_eq!(unmounted, Ok(()));
+    Ok(disk.contents())
+}
+
+/// Checks that a file system is whole, after the journal was replayed and files without names were released.
+fn check(disk: &[u8], folder: &std::path::Path) -> std::result::Result<(), TestCaseError> {
+    let file = folder.join("disk");
+    std::fs::write(&file, disk).expect("a written disk");
+    let e2fsck = |options: &[&str]| Command::new("e2fsck").args(options).arg(&file).output().expect("e2fsck");
+    e2fsck(&["-p"]);
+    let output = e2fsck(&["-f", "-n"]);
+    prop_assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    Ok(())
+}
+
+/// Executes calls on a new volume, and checks it afterwards, and after power failures in between.
+fn check_volume(
+    disk: &(SimDisk, BlockDevice),
+    image: &[u8],
+    calls: &[Call],
+    folder: &std::path::Path,
+) -> std::result::Result<(), TestCaseError> {
+    check(&execute_on_volume(disk, image, calls)?, folder)?;
+    let log = disk.0.take_log();
+    let (mut outcome, mut cuts) = (Ok(()), 0);
+    power::with_random_losses(image, &log, 4096, 1, log.len() as u64, |position, contents| {
+        cuts += 1;
+        if outcome.is_ok() && (is_long() || cuts % CHECKED_CUT == 0) {
+            outcome = check(contents, folder)
+                .map_err(|error| TestCaseError::fail(format!("after {position} of {}: {error}", log.len())));
+        }
+    });
+    outcome
+}
+
+#[test]
+fn a_volume_returns_what_linux_returns() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("image");
+    std::fs::write(&file, vec![0; 16 << 20]).expect("a file");
+    let mut mke2fs = Command::new("mke2fs");
+    let status = mke2fs.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-J", "size=4"]).arg(&file).status();
+    assert!(status.expect("mke2fs").success());
+    let image = std::fs::read(&file).expect("the image");
+    let test = move || {
+        IN_FIBER.set(true);
+        let cases = CASES_ON_VOLUME[usize::from(is_long())];
+        let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+        let sequences = prop::collection::vec(call(), 1..60);
+        let disk = SimDisk::new(image.clone());
+        let device = BlockDevice::start(disk.port(), BlockSettings::default()).expect("a device");
+        let disk = (disk, device);
+        let outcome = TestRunner::new(config)
+            .run(&sequences, |calls| check_volume(&disk, &image, &calls, folder.path()));
+        if let Err(error) = &outcome {
+            eprintln!("{error}");
+        }
+        exit(i32::from(outcome.is_err()));
+    };
+    let test = std::sync::Mutex::new(Some(test));
+    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
+        let test = test.lock().expect("the test").take().expect("one core");
+        spawn_task(
+            async move { isola_fibers::spawn_fiber_with_stack(8 << 20, test).expect("a fiber").await },
+        )
+        .detach();
+        run()
+    });
+    assert_eq!(codes, [0]);
 }

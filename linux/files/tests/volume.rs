@@ -9,14 +9,17 @@ use isola_events::{exit, run, spawn_task};
 use isola_hosted::Settings;
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{
-    Errno, LastLink, MountFlags, MountedFileSystem, Namespace, OverlayFs, TmpFs, TmpFsOptions, VolumeFs,
+    AttributeMode, Errno, FileSystem, LastLink, MountFlags, MountedFileSystem, Namespace, OverlayFs, TmpFs,
+    TmpFsOptions, VolumeChanges, VolumeFs,
 };
 use isola_linux_memory::UserBuffer;
 use isola_need::{Need, need};
 use isola_storage_sim::SimDisk;
 use isola_volumes::{Access, Volume};
+use std::future::Future;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
+use std::sync::Arc;
 
 fn data(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 9)) as u8).collect()
@@ -47,6 +50,144 @@ fn image() -> Vec<u8> {
     std::fs::read(file.path()).unwrap()
 }
 
+/// Runs a test with a volume on the disk.
+fn run_on<F: Future<Output = ()> + 'static>(
+    disk: &SimDisk,
+    access: Access,
+    changes: VolumeChanges,
+    test: impl Fn(Arc<VolumeFs>, Volume) -> F + Copy + Send + Sync + 'static,
+) {
+    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
+        let disk = disk.clone();
+        spawn_task(async move {
+            let device = BlockDevice::start(disk.port(), BlockSettings::default()).unwrap();
+            let settings = CacheSettings { capacity: 1 << 20, dirty: 256 << 10, seed: 1 };
+            let cache = BlockCache::new(device, settings).unwrap();
+            let volume = Volume::mount(cache, access).await.unwrap();
+            let files = VolumeFs::new(volume.share(), changes, 64).await.unwrap();
+            test(files, volume).await;
+            exit(0);
+        })
+        .detach();
+        run()
+    });
+    assert_eq!(codes, [0]);
+}
+
+fn system_of(files: Arc<VolumeFs>) -> System {
+    System::of(Namespace::new(MountedFileSystem::new(files), b"data", MountFlags::default()))
+}
+
+#[test]
+fn changes_by_writes_and_mappings_are_permanent_after_a_sync() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let disk = SimDisk::new(image());
+    run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, |files, _| async move {
+        let system = system_of(files.clone());
+        let caller = system.caller();
+        let file = caller.open_at(CWD, b"/new", linux::O_RDWR | linux::O_CREAT, 0o640).await.unwrap();
+        file.write_at(10_000, &mut UserBuffer::of_bytes(&data(100_000))).await.unwrap();
+        let inode = file.inode().unwrap();
+        inode.set_attribute(b"user.note", b"x", AttributeMode::Create).await.unwrap();
+        assert_eq!(inode.set_attribute(b"user.note", b"y", AttributeMode::Create).await, Err(Errno::EEXIST));
+        assert_eq!(inode.attribute(b"user.none").await, Err(Errno::ENODATA));
+        // A mapping writes to a page, which a write of another part does not undo.
+        let pages = file.pages().unwrap();
+        let frame = pages.fetch(1).await.unwrap();
+        pages.mark_dirty(1);
+        frame.write(7, b"mapped");
+        file.write_at(4096 + 100, &mut UserBuffer::of_bytes(b"written")).await.unwrap();
+        assert_eq!(file.read_bytes(4096 + 7, 6).await.unwrap(), b"mapped");
+        file.sync().await.unwrap();
+        // The page is writable as before: a change without notice is written by the next sync as well.
+        frame.write(20, b"again");
+        pages.mark_dirty(0);
+        files.changed().await;
+        files.sync().await.unwrap();
+        // A file without a name is used until its end.
+        let gone = caller.open_at(CWD, b"/gone", linux::O_RDWR | linux::O_CREAT, 0o600).await.unwrap();
+        caller.unlink_at(CWD, b"/gone", 0).await.unwrap();
+        gone.write_at(0, &mut UserBuffer::of_bytes(b"still")).await.unwrap();
+        assert_eq!((gone.read_bytes(0, 9).await.unwrap(), gone.metadata().links), (b"still".to_vec(), 0));
+        caller.unlink_at(CWD, b"/etc/file-7", 0).await.unwrap();
+        files.sync().await.unwrap();
+        // Not synced: lost with the cell.
+        caller.make_directory_at(CWD, b"/lost", 0o755).await.unwrap();
+    });
+    run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, |files, volume| async move {
+        {
+            let system = system_of(files.clone());
+            let caller = system.caller();
+            let file = caller.open_at(CWD, b"/new", linux::O_RDONLY, 0).await.unwrap();
+            assert_eq!((file.metadata().len, file.metadata().permissions), (110_000, 0o640));
+            let inode = file.inode().unwrap();
+            assert_eq!(inode.attributes().await.unwrap(), [b"user.note"]);
+            assert_eq!(inode.attribute(b"user.note").await.unwrap(), b"x");
+            let bytes = file.read_bytes(0, 200_000).await.unwrap();
+            assert_eq!(&bytes[10_000..], data(100_000));
+            assert_eq!((&bytes[4103..4109], &bytes[4116..4121]), (&b"mapped"[..], &b"again"[..]));
+            assert_eq!(&bytes[4196..4203], b"written");
+            for lost in [&b"/lost"[..], b"/gone", b"/etc/file-7"] {
+                assert_eq!(caller.stat_at(CWD, lost, 0).await, Err(Errno::ENOENT));
+            }
+            // More pages than stay in memory.
+            let program = caller.open_at(CWD, b"/usr/bin/program", linux::O_RDONLY, 0).await.unwrap();
+            for _ in 0..2 {
+                assert_eq!(program.read_bytes(0, 1 << 20).await.unwrap(), data(300_001));
+            }
+        }
+        drop(files);
+        volume.unmount().await.unwrap();
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), disk.contents()).unwrap();
+    let output = Command::new("e2fsck").args(["-f", "-n"]).arg(file.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn a_volume_for_reading_refuses_all_changes_and_a_full_one_says_so() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let disk = SimDisk::new(image());
+    run_on(&disk, Access::ReadOnly, VolumeChanges::Refused, |files, _| async move {
+        let system = system_of(files);
+        let caller = system.caller();
+        let read_only = Err(Errno::EROFS);
+        assert_eq!(caller.make_directory_at(CWD, b"/d", 0o755).await, read_only);
+        assert_eq!(caller.unlink_at(CWD, b"/etc/file-1", 0).await, read_only);
+        assert_eq!(caller.rename_at(CWD, b"/etc/file-1", CWD, b"/x", 0).await, read_only);
+        let file = caller.open_at(CWD, b"/etc/file-1", linux::O_RDWR, 0).await.unwrap();
+        let written = file.write_at(0, &mut UserBuffer::of_bytes(b"x")).await;
+        assert_eq!((written, file.truncate(0).await), (Err(Errno::EROFS), read_only));
+        assert_eq!(file.read_bytes(0, 9).await.unwrap(), b"1");
+    });
+    run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, |files, _| async move {
+        let system = system_of(files.clone());
+        let caller = system.caller();
+        let file = caller.open_at(CWD, b"/full", linux::O_RDWR | linux::O_CREAT, 0o600).await.unwrap();
+        let piece = data(1 << 20);
+        let mut total = 0;
+        let error = loop {
+            match file.write_at(total, &mut UserBuffer::of_bytes(&piece)).await {
+                Ok(count) => total += count as u64,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((error, file.metadata().len), (Errno::ENOSPC, total));
+        assert!(total > 4 << 20, "{total}");
+        // Space is there again without the file.
+        drop(file);
+        caller.unlink_at(CWD, b"/full", 0).await.unwrap();
+        files.sync().await.unwrap();
+        let file = caller.open_at(CWD, b"/new", linux::O_RDWR | linux::O_CREAT, 0o600).await.unwrap();
+        assert_eq!(file.write_at(0, &mut UserBuffer::of_bytes(&piece)).await, Ok(1 << 20));
+    });
+}
+
 #[test]
 fn a_volume_is_read_through_pages_and_changed_in_an_overlay() {
     if !need(Need::E2fsprogs) {
@@ -70,7 +211,7 @@ async fn check(disk: SimDisk) {
     let settings = CacheSettings { capacity: 1 << 20, dirty: 256 << 10, seed: 1 };
     let cache = BlockCache::new(device, settings).unwrap();
     let volume = Volume::mount(cache, Access::ReadOnly).await.unwrap();
-    let tree = VolumeFs::new(volume.share()).await.unwrap();
+    let tree = VolumeFs::new(volume.share(), VolumeChanges::Refused, 4096).await.unwrap();
     let overlay = OverlayFs::new(&*tree, TmpFs::new(TmpFsOptions::of_len(8 << 20)));
     let root = MountedFileSystem::new(overlay);
     let system = System::of(Namespace::new(root, b"/dev/vda", MountFlags::default()));

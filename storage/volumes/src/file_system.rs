@@ -1,6 +1,7 @@
 //! The interface of a file system, and its errors.
 
 use crate::extents::ExtentMap;
+use crate::posix::{AttributeUpdate, ExtendedAttributeMode, NewFile, RangeChange, RenameKind};
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
@@ -100,6 +101,96 @@ pub trait FileSystem {
     /// # Errors
     /// [`FileError::NotFound`], [`FileError::NotEmpty`], and the errors of the disk.
     fn rename(&mut self, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Result<Option<FileId>, FileError>;
+
+    /// Creates a file of any type.
+    ///
+    /// # Errors
+    /// As [`Self::create`], and [`FileError::Unsupported`] if the file system has no owners.
+    fn create_any(&mut self, _directory: FileId, _name: &[u8], _new: &NewFile) -> Result<FileId, FileError> {
+        Err(FileError::Unsupported)
+    }
+
+    /// Gives a file, no directory, another name.
+    ///
+    /// # Errors
+    /// As [`Self::create`], and [`FileError::Unsupported`].
+    fn link(&mut self, _file: FileId, _directory: FileId, _name: &[u8]) -> Result<(), FileError> {
+        Err(FileError::Unsupported)
+    }
+
+    /// Changes attributes, and sets the time of their change.
+    ///
+    /// # Errors
+    /// [`FileError::Unsupported`], and the errors of the disk.
+    fn update(&mut self, _file: FileId, _update: &AttributeUpdate) -> Result<(), FileError> {
+        Err(FileError::Unsupported)
+    }
+
+    /// Renames as [`Self::rename`], with a choice for an existing target.
+    ///
+    /// # Errors
+    /// As [`Self::rename`], [`FileError::AlreadyExists`], [`FileError::Unsupported`].
+    fn rename_any(
+        &mut self,
+        from: (FileId, &[u8]),
+        to: (FileId, &[u8]),
+        kind: RenameKind,
+    ) -> Result<Option<FileId>, FileError> {
+        if kind == RenameKind::Replace { self.rename(from, to) } else { Err(FileError::Unsupported) }
+    }
+
+    /// Reserves or frees storage of a file.
+    ///
+    /// # Errors
+    /// As [`Self::write`], and [`FileError::Unsupported`].
+    fn change_range(
+        &mut self,
+        _file: FileId,
+        _change: RangeChange,
+        _offset: u64,
+        _len: u64,
+    ) -> Result<(), FileError> {
+        Err(FileError::Unsupported)
+    }
+
+    /// Returns an extended attribute.
+    ///
+    /// # Errors
+    /// [`FileError::NotFound`], [`FileError::Unsupported`] for a name that the file system does not have, and the errors
+    /// of the disk.
+    fn extended_attribute(&mut self, _file: FileId, _name: &[u8]) -> Result<Vec<u8>, FileError> {
+        Err(FileError::Unsupported)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// As [`Self::extended_attribute`], [`FileError::AlreadyExists`], [`FileError::NoSpace`].
+    fn set_extended_attribute(
+        &mut self,
+        _file: FileId,
+        _name: &[u8],
+        _value: &[u8],
+        _mode: ExtendedAttributeMode,
+    ) -> Result<(), FileError> {
+        Err(FileError::Unsupported)
+    }
+
+    /// Returns the names of a file's extended attributes.
+    ///
+    /// # Errors
+    /// The errors of the disk.
+    fn extended_attributes(&mut self, _file: FileId) -> Result<Vec<Vec<u8>>, FileError> {
+        Ok(Vec::new())
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// As [`Self::extended_attribute`].
+    fn remove_extended_attribute(&mut self, _file: FileId, _name: &[u8]) -> Result<(), FileError> {
+        Err(FileError::Unsupported)
+    }
 
     /// Frees the storage of a file without a name.
     ///

@@ -35,6 +35,7 @@ mod file_system;
 mod flow;
 mod jobs;
 mod open_files;
+mod posix;
 mod reply;
 mod schedulers;
 mod shared;
@@ -48,6 +49,9 @@ pub use file_system::{
     Attributes, Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, NAME_LEN, Space,
 };
 pub use flow::{FileSink, FileSource};
+pub use posix::{
+    AttributeUpdate, ExtendedAttributeMode, NewFile, NewFileKind, RangeChange, RemovedKind, RenameKind,
+};
 pub use schedulers::files_report;
 pub use shared::{SharedFile, SharedVolume};
 pub use volume::{CachedRead, File, MOST_READ, OpenedFile, Volume};

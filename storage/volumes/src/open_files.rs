@@ -1,10 +1,12 @@
 //! A mounted file system with the files that are open.
 
 use crate::direct::{KnownFile, OpenFileState};
-use crate::file_system::{FileError, FileId, FileKind, FileSystem, Metadata};
+use crate::file_system::{Attributes, FileError, FileId, FileKind, FileSystem, Metadata};
+use crate::posix::{NewFile, RemovedKind, RenameKind};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::cell::Cell;
 
 /// A mounted file system, on its fiber.
@@ -154,6 +156,105 @@ impl Mounted {
         let unnamed = self.file_system()?.rename(from, to);
         self.names_changed();
         self.release(unnamed?)
+    }
+
+    /// Removes the name of a file of the given type. Returns the attributes of the directory, and of the file if it is open.
+    pub fn remove_in(
+        &mut self,
+        directory: FileId,
+        name: &[u8],
+        kind: RemovedKind,
+    ) -> Result<Vec<Attributes>, FileError> {
+        let found = self.file_system()?.lookup(directory, name)?;
+        match (kind, found.kind) {
+            (RemovedKind::Directory, FileKind::Directory) => {}
+            (RemovedKind::Directory, _) => return Err(FileError::NotADirectory),
+            (RemovedKind::Other, FileKind::Directory) => return Err(FileError::IsADirectory),
+            (RemovedKind::Other, _) => {}
+        }
+        let unnamed = self.file_system()?.remove(directory, name);
+        self.names_changed();
+        self.release(unnamed?)?;
+        self.attributes_of(&[directory], &[found.id])
+    }
+
+    /// Renames between directories. Returns the attributes of both, and of the files that are open.
+    pub fn rename_in(
+        &mut self,
+        from: (FileId, &[u8]),
+        to: (FileId, &[u8]),
+        kind: RenameKind,
+    ) -> Result<Vec<Attributes>, FileError> {
+        let file_system = self.file_system()?;
+        let source = file_system.lookup(from.0, from.1)?;
+        let target = match file_system.lookup(to.0, to.1) {
+            Ok(target) => Some(target),
+            Err(FileError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        match (kind, target) {
+            (RenameKind::KeepTarget, Some(_)) => return Err(FileError::AlreadyExists),
+            (RenameKind::Exchange, None) => return Err(FileError::NotFound),
+            // Names of the same file: nothing changes.
+            (_, Some(target)) if target.id == source.id => return Ok(Vec::new()),
+            (RenameKind::Replace, Some(target)) => match (source.kind, target.kind) {
+                (FileKind::Directory, FileKind::Directory) => {}
+                (FileKind::Directory, _) => return Err(FileError::NotADirectory),
+                (_, FileKind::Directory) => return Err(FileError::IsADirectory),
+                _ => {}
+            },
+            _ => {}
+        }
+        let unnamed = self.file_system()?.rename_any(from, to, kind);
+        self.names_changed();
+        self.release(unnamed?)?;
+        let files: Vec<FileId> = [source.id].into_iter().chain(target.map(|target| target.id)).collect();
+        self.attributes_of(&[from.0, to.0], &files)
+    }
+
+    /// Creates a file of any type, with a handle.
+    pub fn create_in(
+        &mut self,
+        directory: FileId,
+        name: &[u8],
+        new: &NewFile,
+    ) -> Result<(FileId, Rc<OpenFileState>, Vec<Attributes>), FileError> {
+        match self.file_system()?.lookup(directory, name) {
+            Ok(_) => return Err(FileError::AlreadyExists),
+            Err(FileError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        let created = self.file_system()?.create_any(directory, name, new);
+        self.names_changed();
+        let created = created?;
+        let state = self.hold(created);
+        Ok((created, state, self.attributes_of(&[created, directory], &[])?))
+    }
+
+    /// Gives a file another name. Returns the attributes of the file and the directory.
+    pub fn link_in(
+        &mut self,
+        file: FileId,
+        directory: FileId,
+        name: &[u8],
+    ) -> Result<Vec<Attributes>, FileError> {
+        match self.file_system()?.lookup(directory, name) {
+            Ok(_) => return Err(FileError::AlreadyExists),
+            Err(FileError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        let linked = self.file_system()?.link(file, directory, name);
+        self.names_changed();
+        linked?;
+        self.attributes_of(&[file, directory], &[])
+    }
+
+    /// Returns the attributes of files, and of those that are open.
+    fn attributes_of(&mut self, files: &[FileId], if_open: &[FileId]) -> Result<Vec<Attributes>, FileError> {
+        let open = if_open.iter().filter(|file| self.open.contains_key(file));
+        let all: Vec<FileId> = files.iter().chain(open).copied().collect();
+        let file_system = self.file_system()?;
+        all.into_iter().map(|file| file_system.attributes(file)).collect()
     }
 
     /// Frees the storage of a file without a name, or notes that it is freed when it is closed.

@@ -1,6 +1,6 @@
 //! Handles of a volume and of its open files for the cell's other cores.
 
-use crate::file_system::FileError;
+use crate::file_system::{Attributes, FileError, FileId, FileSystem};
 use crate::volume::{File, Volume};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -94,6 +94,28 @@ impl SharedFile {
             read().await
         } else {
             elsewhere(self.handle.core, read).await
+        }
+    }
+}
+
+impl SharedFile {
+    /// Changes the contents or the storage, as [`File::change`].
+    ///
+    /// # Errors
+    /// As [`File::change`].
+    pub async fn change(
+        &self,
+        change: impl FnOnce(&mut dyn FileSystem, FileId) -> Result<(), FileError> + Send + 'static,
+    ) -> Result<(Attributes, Result<(), FileError>), FileError> {
+        let id = self.handle.id;
+        let work = move || async move {
+            let file = SHARED.files.borrow().get(&id).cloned().ok_or(FileError::Unmounted)?;
+            file.change(change).await
+        };
+        if self.handle.core == current_core() {
+            work().await
+        } else {
+            elsewhere(self.handle.core, work).await
         }
     }
 }

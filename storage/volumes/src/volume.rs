@@ -287,6 +287,10 @@ impl File {
         Self { volume, id, state }
     }
 
+    pub(crate) fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
     /// Returns the number of the file.
     pub fn id(&self) -> FileId {
         self.id

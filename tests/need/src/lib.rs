@@ -75,7 +75,7 @@ impl std::fmt::Display for Missing {
 
 impl Need {
     /// All prerequisites.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Tap,
         Self::Memcached,
         Self::Libmemcached,

@@ -148,7 +148,8 @@ const LAYERS: &[Layer] = &[
         may_use: &["application library", "apps", "image link"],
     },
     // Programs on the user's machine.
-    Layer { name: "host", folders: &["host"], may_use: &["abi"] },
+    Layer { name: "root images", folders: &["host/root-image"], may_use: &[] },
+    Layer { name: "host", folders: &["host"], may_use: &["abi", "root images"] },
     // The tests' prerequisites and claims: crates that depend on no package of the tree.
     Layer { name: "test tools", folders: &["tests/need", "tests/proves"], may_use: &[] },
     Layer { name: "tests", folders: &["tests"], may_use: &["abi", "host", "test tools"] },
@@ -405,6 +406,7 @@ mod tests {
             ("apps/faulty", "machine/fault-injection"),
             ("tests", "host"),
             ("host", "abi"),
+            ("host", "host/root-image"),
         ] {
             assert!(allowed(from, to), "{from} -> {to} is allowed");
         }

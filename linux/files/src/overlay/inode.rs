@@ -153,6 +153,10 @@ impl OverlayInode {
             offset += count as u64;
         }
         upper.truncate(len).await?;
+        for name in lower.attributes().await? {
+            let value = lower.attribute(&name).await?;
+            upper.set_attribute(&name, &value, AttributeMode::Any).await?;
+        }
         let lower = core::mem::replace(&mut *self.backing.lock(), Backing::Upper(upper.clone()));
         drop(lower);
         Ok(upper)
@@ -340,6 +344,11 @@ impl Inode for OverlayInode {
     fn remove_attribute<'a>(&'a self, name: &'a [u8]) -> Outcome<'a, ()> {
         match self.upper() {
             Some(upper) => Outcome::of(async move { upper.remove_attribute(name).await }),
+            None if self.kind() == InodeKind::File => Outcome::of(async move {
+                // An error without a copy if there is no such attribute.
+                self.backing().attribute(name).await?;
+                self.copy_up(u64::MAX).await?.remove_attribute(name).await
+            }),
             None => Outcome::error(Errno::ENODATA),
         }
     }

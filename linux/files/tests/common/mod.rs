@@ -37,8 +37,16 @@ pub fn poll<F: Future + Unpin>(future: &mut F, wakes: &Arc<Wakes>) -> Poll<F::Ou
     std::pin::Pin::new(future).poll(&mut Context::from_waker(&waker))
 }
 
-/// Runs a future that does not wait.
+thread_local! {
+    /// Whether this thread runs tests in a fiber, where operations may wait for a device.
+    pub static IN_FIBER: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Runs a future that does not wait, unless the test runs in a fiber.
 pub fn now<F: Future>(future: F) -> F::Output {
+    if IN_FIBER.get() {
+        return isola_fibers::block_on(future);
+    }
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => panic!("the operation waits"),

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | this | [`Ext4`], a [`FileSystem`] |
 //! | `device` | the disk as `rsext4`'s block device |
+//! | `posix` | files of all types, owners, links, extended attributes |
 //! | `superblock` | the marks of a mounted and an unmounted file system |
 //! | `unsynced` | the parts of files that `rsext4` may have in memory only |
 //!
@@ -14,6 +15,7 @@
 //! A file system without a journal is mounted read-only.
 
 mod device;
+mod posix;
 mod superblock;
 mod unsynced;
 
@@ -25,6 +27,7 @@ use crate::extents::{Extent, ExtentMap, MOST_EXTENTS};
 use crate::file_system::{
     Attributes, Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, Space,
 };
+use crate::posix::{AttributeUpdate, ExtendedAttributeMode, NewFile, RangeChange, RenameKind};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -525,6 +528,59 @@ impl FileSystem for Ext4 {
         })?;
         let replaced = outcome.replaced.filter(|replaced| replaced.requires_reap());
         Ok(replaced.map(|replaced| id_of(replaced.inode)))
+    }
+
+    fn create_any(&mut self, directory: FileId, name: &[u8], new: &NewFile) -> Result<FileId, FileError> {
+        Self::create_any(self, directory, name, new)
+    }
+
+    fn link(&mut self, file: FileId, directory: FileId, name: &[u8]) -> Result<(), FileError> {
+        self.link_any(file, directory, name)
+    }
+
+    fn update(&mut self, file: FileId, update: &AttributeUpdate) -> Result<(), FileError> {
+        Self::update(self, file, update)
+    }
+
+    fn rename_any(
+        &mut self,
+        from: (FileId, &[u8]),
+        to: (FileId, &[u8]),
+        kind: RenameKind,
+    ) -> Result<Option<FileId>, FileError> {
+        Self::rename_any(self, from, to, kind)
+    }
+
+    fn change_range(
+        &mut self,
+        file: FileId,
+        change: RangeChange,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), FileError> {
+        Self::change_range(self, file, change, offset, len)
+    }
+
+    fn extended_attribute(&mut self, file: FileId, name: &[u8]) -> Result<Vec<u8>, FileError> {
+        self.attribute(file, name)
+    }
+
+    fn set_extended_attribute(
+        &mut self,
+        file: FileId,
+        name: &[u8],
+        value: &[u8],
+        mode: ExtendedAttributeMode,
+    ) -> Result<(), FileError> {
+        self.set_attribute(file, name, value, mode)
+    }
+
+    fn extended_attributes(&mut self, file: FileId) -> Result<Vec<Vec<u8>>, FileError> {
+        self.attribute_names(file)
+    }
+
+    fn remove_extended_attribute(&mut self, file: FileId, name: &[u8]) -> Result<(), FileError> {
+        self.remove_attribute(file, name)
     }
 
     fn release(&mut self, file: FileId) -> Result<(), FileError> {

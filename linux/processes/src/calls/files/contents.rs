@@ -41,16 +41,20 @@ impl Manner {
         Self { offset: Some(offset), ..Self::default() }
     }
 
-    /// Reads or writes, until a signal arrives. Bytes that have moved count.
+    /// Reads or writes, until a signal arrives. Bytes that have moved count. Files do not wait for other processes: they
+    /// are read and written as a whole, as on Linux.
     async fn finish(
         self,
         thread: &Thread,
+        file: &OpenFile,
         mut buffer: UserBuffer,
         transfer: impl AsyncFnOnce(&mut UserBuffer) -> Result<usize, Errno>,
     ) -> CallResult {
         let len = buffer.len();
         let result = if self.nowait {
             Ok(once(transfer(&mut buffer)).await.unwrap_or(Err(Errno::EAGAIN)))
+        } else if file.object().is_none() {
+            Ok(transfer(&mut buffer).await)
         } else {
             thread.interruptible(transfer(&mut buffer)).await
         };
@@ -71,7 +75,7 @@ impl Manner {
             None => file.read(buffer).await,
             Some(offset) => file.read_at(offset, buffer).await,
         };
-        let result = self.finish(thread, buffer, read).await;
+        let result = self.finish(thread, file, buffer, read).await;
         thread.process.control.files.count_read(result.unwrap_or(0));
         result
     }
@@ -95,7 +99,7 @@ impl Manner {
             None => file.write(buffer).await,
             Some(offset) => file.write_at(offset, buffer).await,
         };
-        let result = self.finish(thread, buffer, write).await;
+        let result = self.finish(thread, file, buffer, write).await;
         if result == Err(Errno::EPIPE) {
             send_broken_pipe(thread)?;
         }

@@ -1,0 +1,296 @@
+//! A volume (ext4 on a block device) as a file system: read-only, below an overlay or by itself, or for changes.
+//!
+//! - `inode.rs`: inodes, their names and attributes.
+//! - `pages.rs`: the contents of files as frames, which reads, writes and mappings share.
+//!
+//! **Changes.** A call that changes names, attributes or contents is one operation of the volume, which is complete when the
+//! call returns, and permanent after the next `sync` of any file: docs/storage.md has the guarantees. Pages that programs
+//! change through shared mappings are written by `msync`, `fsync` and `sync`, and at the latest at the file system's next
+//! sync ([`VolumeFs::changed`] says that one is due).
+//!
+//! A file without a name can be used until its last user is gone: each inode of a volume for changes is an open file of the
+//! volume. Nothing else may change the volume.
+
+mod inode;
+mod pages;
+
+use crate::Errno;
+use crate::async_lock::AsyncLock;
+use crate::clock::Timestamp;
+use crate::inode::{FileSystem, Inode};
+use crate::metadata::{DeviceNumber, FileSystemStatistics, InodeKind, Metadata, new_device};
+use crate::outcome::Outcome;
+use crate::pipe::Pipe;
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::{Poll, Waker};
+use core::time::Duration;
+use isola_memory::frame::FRAME_SIZE;
+use isola_volumes::{Attributes, FileError, FileId, SharedFile, SharedVolume};
+use pages::Pages;
+use spin::{Mutex, Once};
+
+/// The type in `statfs` (`EXT4_SUPER_MAGIC`).
+const MAGIC: u64 = 0xef53;
+const PAGE: u64 = FRAME_SIZE as u64;
+
+/// Whether programs can change a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeChanges {
+    /// They can.
+    Permitted,
+    /// They cannot: calls return EROFS.
+    Refused,
+}
+
+/// A volume as a file system.
+pub struct VolumeFs {
+    shared: Arc<Shared>,
+    root: Arc<VolumeInode>,
+}
+
+struct Shared {
+    volume: SharedVolume,
+    device: DeviceNumber,
+    changes: VolumeChanges,
+    /// The inodes that are in use, so that all names of a file share its pages.
+    inodes: Mutex<BTreeMap<u64, Weak<VolumeInode>>>,
+    /// The pages in memory, and the number above which unused ones are dropped.
+    pages: AtomicU64,
+    most_pages: u64,
+    unsynced: Mutex<Unsynced>,
+}
+
+/// Changes since the latest sync.
+#[derive(Default)]
+struct Unsynced {
+    is_changed: bool,
+    /// Inodes with pages that mappings have changed. They stay until these are written.
+    mapped: BTreeMap<u64, Arc<VolumeInode>>,
+    waiter: Option<Waker>,
+}
+
+struct VolumeInode {
+    shared: Arc<Shared>,
+    id: FileId,
+    kind: InodeKind,
+    metadata: Mutex<Metadata>,
+    pages: Mutex<Pages>,
+    /// The open file of the volume. Held while pages are read and contents change, so that two calls do not read the same
+    /// pages, and a read does not fetch old contents during a change.
+    file: AsyncLock<Option<SharedFile>>,
+    fifo: Once<Arc<Pipe>>,
+}
+
+fn errno(error: FileError) -> Errno {
+    match error {
+        FileError::NotFound => Errno::ENOENT,
+        FileError::AlreadyExists => Errno::EEXIST,
+        FileError::NotADirectory => Errno::ENOTDIR,
+        FileError::IsADirectory => Errno::EISDIR,
+        FileError::NotEmpty => Errno::ENOTEMPTY,
+        FileError::InvalidName | FileError::Invalid => Errno::EINVAL,
+        FileError::NoSpace => Errno::ENOSPC,
+        FileError::TooLarge => Errno::EFBIG,
+        // As ext4 after an error of the disk.
+        FileError::ReadOnly | FileError::Aborted => Errno::EROFS,
+        FileError::NoMemory | FileError::Busy => Errno::ENOMEM,
+        FileError::Unsupported => Errno::EOPNOTSUPP,
+        _ => Errno::EIO,
+    }
+}
+
+impl VolumeFs {
+    /// Prepares a mounted volume. It keeps up to `most_pages` pages of files in memory that are not mapped.
+    ///
+    /// # Errors
+    /// Those of the volume.
+    pub async fn new(
+        volume: SharedVolume,
+        changes: VolumeChanges,
+        most_pages: u64,
+    ) -> Result<Arc<Self>, FileError> {
+        let shared = Arc::new(Shared {
+            volume,
+            device: new_device(),
+            changes,
+            inodes: Mutex::default(),
+            pages: AtomicU64::new(0),
+            most_pages,
+            unsynced: Mutex::default(),
+        });
+        let root = volume.with(|volume| async move { volume.root_attributes().await }).await?;
+        let root = shared.inode(&root, None).ok_or(FileError::Damaged)?;
+        Ok(Arc::new(Self { shared, root }))
+    }
+
+    /// Waits until there are changes since the latest [`sync`](FileSystem::sync).
+    pub async fn changed(&self) {
+        poll_fn(|context| {
+            let mut unsynced = self.shared.unsynced.lock();
+            if unsynced.is_changed {
+                return Poll::Ready(());
+            }
+            unsynced.waiter = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Shared {
+    /// Returns the inode with these attributes, which it has from now on; `None` for an unknown type.
+    fn inode(
+        self: &Arc<Self>,
+        attributes: &Attributes,
+        file: Option<SharedFile>,
+    ) -> Option<Arc<VolumeInode>> {
+        let metadata = self.metadata(attributes)?;
+        let mut inodes = self.inodes.lock();
+        if let Some(known) = inodes.get(&attributes.id.0).and_then(Weak::upgrade) {
+            drop(inodes);
+            return Some(known);
+        }
+        let inode = Arc::new(VolumeInode {
+            shared: self.clone(),
+            id: attributes.id,
+            kind: metadata.kind,
+            metadata: Mutex::new(metadata),
+            pages: Mutex::default(),
+            file: AsyncLock::new(file),
+            fifo: Once::new(),
+        });
+        inodes.insert(attributes.id.0, Arc::downgrade(&inode));
+        Some(inode)
+    }
+
+    fn metadata(&self, attributes: &Attributes) -> Option<Metadata> {
+        let time = |time: Duration| Timestamp {
+            seconds: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: time.subsec_nanos(),
+        };
+        let (major, minor) = attributes.device.unwrap_or_default();
+        Some(Metadata {
+            device: self.device,
+            inode: attributes.id.0,
+            kind: InodeKind::of_mode(attributes.mode)?,
+            permissions: attributes.mode & 0o7777,
+            links: attributes.links,
+            user: attributes.user,
+            group: attributes.group,
+            len: attributes.len,
+            blocks: attributes.blocks,
+            block_len: FRAME_SIZE as u32,
+            accessed: time(attributes.accessed),
+            modified: time(attributes.modified),
+            changed: time(attributes.changed),
+            created: time(attributes.created),
+            special: DeviceNumber::new(major, minor),
+        })
+    }
+
+    /// Takes over the attributes of inodes that are in use.
+    fn refresh(&self, changed: &[Attributes]) {
+        for attributes in changed {
+            let known = self.inodes.lock().get(&attributes.id.0).and_then(Weak::upgrade);
+            if let (Some(known), Some(metadata)) = (known, self.metadata(attributes)) {
+                known.set_metadata(metadata);
+            }
+        }
+        self.note_change();
+    }
+
+    /// Notes that there is something to sync.
+    fn note_change(&self) {
+        let mut unsynced = self.unsynced.lock();
+        unsynced.is_changed = true;
+        let waiter = unsynced.waiter.take();
+        drop(unsynced);
+        if let Some(waiter) = waiter {
+            waiter.wake();
+        }
+    }
+
+    /// Checks that changes are permitted.
+    fn check_changes(&self) -> Result<(), Errno> {
+        if self.changes == VolumeChanges::Permitted { Ok(()) } else { Err(Errno::EROFS) }
+    }
+
+    /// Counts pages that were added. If there are too many, those that nothing uses are dropped.
+    fn add_pages(&self, count: u64) {
+        if self.pages.fetch_add(count, Ordering::Relaxed) + count <= self.most_pages {
+            return;
+        }
+        let all: Vec<_> = self.inodes.lock().values().filter_map(Weak::upgrade).collect();
+        for inode in all {
+            if self.pages.load(Ordering::Relaxed) <= self.most_pages / 2 {
+                break;
+            }
+            let dropped = inode.pages.lock().drop_unused();
+            self.pages.fetch_sub(dropped.len() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes all changes permanent.
+    async fn sync(&self) -> Result<(), Errno> {
+        if self.changes == VolumeChanges::Refused {
+            return Ok(());
+        }
+        let mapped = {
+            let mut unsynced = self.unsynced.lock();
+            unsynced.is_changed = false;
+            core::mem::take(&mut unsynced.mapped)
+        };
+        let mut outcome = Ok(());
+        for inode in mapped.values() {
+            outcome = outcome.and(inode.write_mapped(0..u64::MAX).await);
+        }
+        self.volume.with(|volume| async move { volume.sync().await }).await.map_err(errno)?;
+        outcome
+    }
+}
+
+impl FileSystem for VolumeFs {
+    fn root(&self) -> Arc<dyn Inode> {
+        self.root.clone()
+    }
+
+    fn name(&self) -> &'static str {
+        "ext4"
+    }
+
+    fn statistics(&self) -> Outcome<'_, FileSystemStatistics> {
+        let volume = self.shared.volume;
+        Outcome::of(async move {
+            let space = volume.with(|volume| async move { volume.space().await }).await.map_err(errno)?;
+            Ok(FileSystemStatistics {
+                kind: MAGIC,
+                block_len: PAGE,
+                blocks: space.total_bytes / PAGE,
+                free_blocks: space.free_bytes / PAGE,
+                files: space.total_files,
+                free_files: space.free_files,
+                identity: self.shared.device.encoded(),
+                flags: 0,
+            })
+        })
+    }
+
+    fn sync(&self) -> Outcome<'_, ()> {
+        Outcome::of(self.shared.sync())
+    }
+}
+
+impl Drop for VolumeInode {
+    fn drop(&mut self) {
+        self.shared.pages.fetch_sub(self.pages.get_mut().count(), Ordering::Relaxed);
+        let mut inodes = self.shared.inodes.lock();
+        // A new inode may have taken the entry meanwhile.
+        if inodes.get(&self.id.0).is_some_and(|inode| inode.strong_count() == 0) {
+            inodes.remove(&self.id.0);
+        }
+    }
+}
