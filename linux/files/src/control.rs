@@ -23,6 +23,9 @@ pub fn control_argument(request: u32) -> ControlArgument {
         TCSETS | TCSETSW | TCSETSF => Reads(36),
         TIOCGWINSZ => Writes(8),
         TIOCSWINSZ => Reads(8),
+        requests::TCGETS2 => Writes(44),
+        requests::TCSETS2 | requests::TCSETSW2 | requests::TCSETSF2 => Reads(44),
+        requests::TIOCPKT => Reads(4),
         TIOCGPGRP | TIOCGSID | TIOCOUTQ | requests::FIONREAD => Writes(4),
         TIOCSPGRP | requests::FIONBIO | requests::FIOASYNC => Reads(4),
         // Requests of network interfaces: `struct ifconf` and `struct ifreq`.
