@@ -15,7 +15,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
-use isola_linux_files::{MemoryFiles, Namespace, TmpFsOptions};
+use crate::job_control::JobControl;
+use isola_linux_files::{MemoryFiles, Namespace, Terminals, TmpFsOptions};
 use isola_linux_memory::MemoryCharge;
 use isola_user_mode::UserMode;
 use spin::Mutex;
@@ -32,6 +33,8 @@ pub struct System {
     pub namespace: Arc<Namespace>,
     /// The files of `memfd_create`.
     pub memory_files: MemoryFiles,
+    /// The terminals.
+    pub terminals: Arc<Terminals>,
     /// The relations of processes.
     pub family: Mutex<Family<Arc<Process>>>,
     /// The threads that wait for words of memory.
@@ -57,19 +60,22 @@ impl System {
     ) -> Arc<Self> {
         let memory_files = MemoryFiles::new(TmpFsOptions::of_len(environment.memory().0 / 2));
         let host_name = Mutex::new(environment.host_name());
-        Arc::new(Self {
+        let system = Arc::new(Self {
             user_mode,
             environment,
             memory_charge,
             namespace,
             memory_files,
+            terminals: Terminals::new(),
             family: Mutex::default(),
             futexes: Futexes::default(),
             missing: MissingCalls::default(),
             host_name,
             traces,
             ended: Mutex::new(None),
-        })
+        });
+        system.terminals.set_processes(Arc::new(JobControl(Arc::downgrade(&system))));
+        system
     }
 
     /// Returns 16 random bytes.
@@ -160,6 +166,13 @@ impl System {
         notice.into_iter().for_each(|notice| self.notify(notice, ProcessorTime::default()));
     }
 
+    /// Returns whether a stop by this signal is void: of a terminal, for a group that nobody could continue.
+    pub fn ignores_stop(&self, process: &Process, signal: Signal) -> bool {
+        let family = self.family.lock();
+        signal != Signal::SIGSTOP
+            && family.group(process.pid).is_ok_and(|group| family.is_orphaned(group))
+    }
+
     fn continue_process(&self, process: &Arc<Process>) {
         process.set_stopped(false);
         let notice = self.family.lock().stop_or_continue(process.pid, ExitStatus::Continued);
@@ -169,7 +182,16 @@ impl System {
     /// Records that all threads of a process have ended.
     pub fn process_ended(&self, process: &Arc<Process>, status: ExitStatus, time: ProcessorTime) {
         process.program.lock().memory = None;
-        let notices = self.family.lock().end(process.pid, status, time);
+        self.leader_ends(process.pid);
+        let (notices, orphaned) = {
+            let mut family = self.family.lock();
+            let mut groups = family.groups_beside(process.pid);
+            groups.retain(|group| !family.is_orphaned(*group));
+            let notices = family.end(process.pid, status, time);
+            groups.retain(|group| family.is_orphaned(*group) && family.has_stopped(*group));
+            (notices, groups)
+        };
+        orphaned.into_iter().for_each(|group| self.hang_up_group(group));
         for notice in notices {
             self.notify(notice, time);
         }

@@ -277,6 +277,11 @@ impl TerminalFile {
         self.end == TerminalEnd::Slave && self.hang_ups != state.hang_ups
     }
 
+    /// Returns whether a flag of the line discipline is set (`c_lflag`).
+    pub fn has_local(&self, flag: u32) -> bool {
+        self.terminal.state.lock().line.settings().has_local(flag)
+    }
+
     /// Returns how a read waits; `None` if it returns with the first bytes.
     pub fn read_plan(&self) -> Option<ReadPlan> {
         let state = self.terminal.state.lock();

@@ -196,8 +196,11 @@ fn stat(system: &System, process: &Process) -> String {
     let children = system.family.lock().children_time(process.pid);
     let usage = memory(process).map(|memory| memory.usage());
     let (mapped, resident) = usage.map_or((0, 0), |usage| (usage.mapped * 4096, usage.resident.total()));
+    let terminal = system.terminals.of_session(session);
+    let (terminal, foreground) = terminal
+        .map_or((0, -1), |terminal| (terminal.device().encoded() as i64, i64::from(terminal.session().1)));
     format!(
-        "{} ({}) {letter} {parent} {group} {session} 0 -1 4194304 0 0 0 0 {} {} {} {} 20 0 {} 0 {} {mapped} {resident} \
+        "{} ({}) {letter} {parent} {group} {session} {terminal} {foreground} 4194304 0 0 0 0 {} {} {} {} 20 0 {} 0 {} {mapped} {resident} \
          18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
         process.pid,
         name(process),

@@ -1,7 +1,9 @@
 //! Calls that read and write.
 
 use crate::Errno;
+use super::terminals;
 use crate::calls::CallResult;
+use crate::job_control::check_write;
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
 use alloc::sync::Arc;
@@ -28,6 +30,9 @@ async fn read_from(
     mut buffer: UserBuffer,
     offset: Option<u64>,
 ) -> CallResult {
+    if let Some(terminal) = file.terminal() {
+        return terminals::read(thread, file, terminal, buffer, offset).await;
+    }
     let len = buffer.len();
     let result = match offset {
         None => thread.interruptible(file.read(&mut buffer)).await,
@@ -47,6 +52,9 @@ async fn write_to(
     mut buffer: UserBuffer,
     offset: Option<u64>,
 ) -> CallResult {
+    if let Some(terminal) = file.terminal() {
+        check_write(thread, terminal)?;
+    }
     let len = buffer.len();
     let result = match offset {
         None => thread.interruptible(file.write(&mut buffer)).await,

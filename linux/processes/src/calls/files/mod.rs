@@ -4,6 +4,7 @@ mod contents;
 mod descriptors;
 mod names;
 mod readiness;
+mod terminals;
 
 pub use contents::*;
 pub use descriptors::*;
