@@ -74,8 +74,10 @@ pub enum SessionRequest {
     },
     /// A file or folder for the cell, which the host tool sends as [`HostMessage::Entry`] and [`HostMessage::Contents`].
     Store {
-        /// The absolute path of the copy; of a folder that contains it, under its own name, if it is one.
+        /// The absolute path of the copy, or of an existing folder for it.
         path: String,
+        /// The name that the copy gets in such a folder.
+        name: String,
     },
 }
 

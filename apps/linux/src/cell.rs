@@ -7,7 +7,7 @@ use isola::prelude::*;
 use isola_ebbs::platform;
 use isola_linux_files::ConsoleOutput;
 use isola_linux_memory::BoxFuture;
-use isola_linux_processes::{Environment, TaskMaker};
+use isola_linux_processes::{Environment, Errno, TaskMaker};
 
 /// The cell.
 pub struct CellEnvironment;
@@ -72,4 +72,9 @@ impl ConsoleOutput for CellOutput {
     fn write(&self, bytes: &[u8]) {
         platform().print(bytes);
     }
+}
+
+/// Returns the error that counts among those of a program's possible paths: that of a file which exists.
+pub fn start_errors(former: Option<Errno>, error: Errno) -> Option<Errno> {
+    if matches!(error, Errno::ENOENT | Errno::ENOTDIR) { former } else { Some(error) }
 }

@@ -8,8 +8,10 @@
 
 mod cell;
 mod root;
+mod sessions;
 
-use crate::cell::{CellEnvironment, CellOutput};
+use crate::cell::{CellEnvironment, CellOutput, start_errors};
+use crate::sessions::{KernelEnds, Sessions, StandardFiles};
 use isola::prelude::*;
 use isola_linux::{Options, USAGE};
 use isola_linux_files::Console;
@@ -25,8 +27,8 @@ use alloc::sync::Arc;
 isola::app!(main);
 
 /// The exit codes of a shell for a program that cannot be executed, and one that does not exist.
-const CANNOT_EXECUTE: ExitCode = ExitCode(126);
-const NOT_FOUND: ExitCode = ExitCode(127);
+const CANNOT_EXECUTE: u8 = 126;
+const NOT_FOUND: u8 = 127;
 
 async fn main(arguments: Arguments) -> ExitCode {
     let options = match Options::parse(arguments.iter()) {
@@ -84,26 +86,63 @@ async fn main(arguments: Arguments) -> ExitCode {
 
 /// Runs the program at the first of its possible paths.
 async fn run(system: &Arc<System>, console: &Arc<Console>, options: &Options) -> ExitCode {
-    let bytes = |texts: &[String]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
-    let mut last = Errno::ENOENT;
-    for path in options.candidates() {
-        let program = FirstProgram {
-            input: ProgramInput {
-                arguments: bytes(&options.command),
-                environment: bytes(&options.environment),
-                path: path.into_bytes(),
-            },
-            directory: options.directory.as_bytes().to_vec(),
-            credentials: Credentials::of(options.user, options.group, Vec::new()),
-            standard_files: [console.open(), console.open(), console.open()],
-        };
+    let (ends, files) = if options.attaches {
+        match KernelEnds::create(system, options.has_terminal, options.user, options.group) {
+            Ok((ends, files)) => (Some(ends), files),
+            Err(error) => {
+                println!("linux: no terminal can be created: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    } else {
+        (None, [console.open(), console.open(), console.open()])
+    };
+    let sessions = Sessions::begin(system, options, ends);
+    if options.attaches && !sessions.attached().await {
+        println!("linux: no command has attached to its standard input");
+        return ExitCode::FAILURE;
+    }
+    let mut last = None;
+    let mut code = None;
+    for program in programs(options, &files) {
         match start(system, program).await {
-            Ok(status) => return ExitCode(status.shell_code().into()),
-            Err(Errno::ENOENT | Errno::ENOTDIR) => {}
-            Err(error) => last = error,
+            Ok(status) => {
+                code = Some(status.shell_code());
+                break;
+            }
+            Err(error) => last = start_errors(last, error),
         }
     }
-    let program = options.command.first().map_or("", String::as_str);
-    println!("linux: {program} cannot be executed: {last}");
-    if last == Errno::ENOENT { NOT_FOUND } else { CANNOT_EXECUTE }
+    drop(files);
+    let code = code.unwrap_or_else(|| {
+        let (text, code) = not_executed(options.command.first().map_or("", String::as_str), last);
+        println!("linux: {text}");
+        code
+    });
+    if options.attaches {
+        sessions.program_ended(code).await;
+    }
+    ExitCode(code.into())
+}
+
+/// Returns the possible programs of a command, with these open files.
+fn programs<'a>(options: &'a Options, files: &'a StandardFiles) -> impl Iterator<Item = FirstProgram> + 'a {
+    let bytes = |texts: &[String]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
+    options.candidates().into_iter().map(move |path| FirstProgram {
+        input: ProgramInput {
+            arguments: bytes(&options.command),
+            environment: bytes(&options.environment),
+            path: path.into_bytes(),
+        },
+        directory: options.directory.as_bytes().to_vec(),
+        credentials: Credentials::of(options.user, options.group, Vec::new()),
+        standard_files: files.clone(),
+    })
+}
+
+/// Returns why no path of a program could be executed, and the exit code of a shell.
+fn not_executed(program: &str, error: Option<Errno>) -> (String, u8) {
+    let error = error.unwrap_or(Errno::ENOENT);
+    let code = if error == Errno::ENOENT { NOT_FOUND } else { CANNOT_EXECUTE };
+    (format!("{program} cannot be executed: {error}"), code)
 }

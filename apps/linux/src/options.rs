@@ -2,9 +2,10 @@
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use isola_abi::session::CommandSpec;
 
 /// The usage line.
-pub const USAGE: &str = "usage: linux [--trace] [--missing-calls] [-e NAME=VALUE]... [-w DIRECTORY] \
+pub const USAGE: &str = "usage: linux [-i] [-t] [--trace] [--missing-calls] [-e NAME=VALUE]... [-w DIRECTORY] \
                          [-u USER[:GROUP]] PROGRAM [ARGUMENT]...";
 
 /// The environment of a program without options, as containers have it.
@@ -13,6 +14,10 @@ const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 /// The program to run, and its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// Standard input and output are those of the session that attaches.
+    pub attaches: bool,
+    /// They are a terminal.
+    pub has_terminal: bool,
     /// Print calls.
     pub traces: bool,
     /// Print the calls that do not exist and that programs made, at the end.
@@ -37,6 +42,8 @@ impl Options {
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut arguments = arguments.into_iter();
         let mut options = Self {
+            attaches: false,
+            has_terminal: false,
             traces: false,
             shows_missing: false,
             environment: Vec::new(),
@@ -49,6 +56,9 @@ impl Options {
             let Some(argument) = arguments.next() else { return Err("the program is missing".into()) };
             let mut value = || arguments.next().ok_or_else(|| alloc::format!("{argument} needs a value"));
             match argument {
+                "-i" => options.attaches = true,
+                "-t" => (options.attaches, options.has_terminal) = (true, true),
+                "-it" | "-ti" => (options.attaches, options.has_terminal) = (true, true),
                 "--trace" => options.traces = true,
                 "--missing-calls" => options.shows_missing = true,
                 "-e" => {
@@ -83,13 +93,41 @@ impl Options {
 
     /// Adds the variables that every program expects.
     fn add_defaults(&mut self) {
-        for default in [PATH, if self.user == 0 { "HOME=/root" } else { "HOME=/" }] {
-            let (name, _) = default.split_once('=').unwrap_or((default, ""));
-            let has = |variable: &String| variable.split_once('=').is_some_and(|(other, _)| other == name);
-            if !self.environment.iter().any(has) {
-                self.environment.push(default.into());
-            }
+        if self.has_terminal {
+            self.add_default("TERM=xterm");
         }
+        for default in [PATH, if self.user == 0 { "HOME=/root" } else { "HOME=/" }] {
+            self.add_default(default);
+        }
+    }
+
+    fn add_default(&mut self, default: &str) {
+        let (name, _) = default.split_once('=').unwrap_or((default, ""));
+        let has = |variable: &String| variable.split_once('=').is_some_and(|(other, _)| other == name);
+        if !self.environment.iter().any(has) {
+            self.environment.push(default.into());
+        }
+    }
+
+    /// Returns the options of a command beside the program. What it does not say is as for the program.
+    pub fn of_command(&self, command: &CommandSpec) -> Self {
+        let name = |variable: &str| variable.split_once('=').map_or(variable, |(name, _)| name).to_string();
+        let replaced: Vec<String> = command.environment.iter().map(|variable| name(variable)).collect();
+        let kept = self.environment.iter().filter(|variable| !replaced.contains(&name(variable))).cloned();
+        let mut environment: Vec<String> = kept.collect();
+        environment.extend(command.environment.iter().cloned());
+        let (user, group) = command.user.unwrap_or((self.user, self.group));
+        let mut options = Self {
+            environment,
+            directory: command.directory.clone().unwrap_or_else(|| self.directory.clone()),
+            user,
+            group,
+            has_terminal: command.terminal.is_some(),
+            command: command.arguments.clone(),
+            ..self.clone()
+        };
+        options.add_defaults();
+        options
     }
 
     /// Returns the paths at which the program may be, in their order: the command itself if it has a slash, otherwise
@@ -107,6 +145,7 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
 
     #[test]
     fn options_end_at_the_program() {
@@ -120,6 +159,24 @@ mod tests {
         let direct = Options::parse(["-e", "PATH=/a", "--", "/b/c", "--trace"]).unwrap();
         assert_eq!((direct.candidates(), direct.traces), (alloc::vec!["/b/c".into()], false));
         assert_eq!(direct.environment, ["PATH=/a", "HOME=/root"]);
+    }
+
+    #[test]
+    fn a_command_has_what_it_says_and_the_rest_of_the_program() {
+        let program = Options::parse(["-it", "-e", "A=1", "-e", "B=2", "-w", "/tmp", "sh"]).unwrap();
+        assert!(program.attaches && program.has_terminal);
+        assert!(program.environment.contains(&"TERM=xterm".into()));
+        let spec = CommandSpec {
+            arguments: vec!["ls".into()],
+            environment: vec!["A=3".into()],
+            user: Some((7, 8)),
+            ..CommandSpec::default()
+        };
+        let command = program.of_command(&spec);
+        assert_eq!(command.environment.iter().filter(|variable| variable.starts_with("A=")).count(), 1);
+        assert!(command.environment.contains(&"A=3".into()) && command.environment.contains(&"B=2".into()));
+        assert_eq!((command.directory.as_str(), command.user, command.group), ("/tmp", 7, 8));
+        assert_eq!(command.command, ["ls"]);
     }
 
     #[test]

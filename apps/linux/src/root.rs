@@ -5,7 +5,7 @@ use isola::prelude::*;
 use isola::storage::{self, Volumes};
 use isola_linux_files::FileSystem;
 use isola_linux_files::{
-    Caller, CallerIds, Console, Credentials, DescriptorTable, DeviceTable, Errno, LastLink, MountFlags,
+    Caller, CallerIds, Console, Credentials, DescriptorTable, DevPts, DeviceTable, Errno, LastLink, MountFlags,
     MountedFileSystem, Namespace, OverlayFs, TmpFs, TmpFsOptions, View, VolumeFs, device_file_system,
 };
 use isola_linux_processes::System;
@@ -19,6 +19,7 @@ const MEMORY_PART: u64 = 4;
 pub struct Root {
     /// All mounts.
     pub namespace: Arc<Namespace>,
+    devices: Arc<DeviceTable>,
     volumes: Volumes,
 }
 
@@ -38,7 +39,7 @@ pub async fn mount(console: &Arc<Console>) -> Result<Root, String> {
     let options = TmpFsOptions { devices: devices.clone(), ..files_in_memory(0o755) };
     let root = OverlayFs::new(&*lower, TmpFs::new(options));
     let namespace = Namespace::new(MountedFileSystem::new(root), b"overlay", MountFlags::default());
-    let root = Root { namespace, volumes };
+    let root = Root { namespace, devices: devices.clone(), volumes };
     let random = |bytes: &mut [u8]| {
         for piece in bytes.chunks_mut(8) {
             piece.copy_from_slice(&isola::entropy().to_le_bytes()[..piece.len()]);
@@ -60,11 +61,13 @@ fn files_in_memory(permissions: u32) -> TmpFsOptions {
 }
 
 impl Root {
-    /// Mounts `/proc` and `/sys`, which show the state of the system.
+    /// Mounts `/proc` and `/sys`, which show the state of the system, and `/dev/pts` with its terminals.
     ///
     /// # Errors
     /// A text for people.
     pub async fn mount_generated(&self, system: &Arc<System>) -> Result<(), String> {
+        system.terminals.register(&self.devices);
+        self.mount_at("/dev/pts", DevPts::new(&system.terminals), "devpts", false).await?;
         self.mount_at("/proc", proc_file_system(system), "proc", false).await?;
         self.mount_at("/sys", sys_file_system(system), "sysfs", true).await
     }
