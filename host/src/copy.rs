@@ -100,13 +100,7 @@ impl Destination {
     /// Prepares a copy to a path; under `name` in it, if it is a folder.
     pub fn new(to: &Path, name: &str) -> Self {
         let base = if to.is_dir() && !name.is_empty() { to.join(name) } else { to.to_owned() };
-        Self {
-            base,
-            folders: BTreeSet::new(),
-            permissions: BTreeMap::new(),
-            file: None,
-            is_begun: false,
-        }
+        Self { base, folders: BTreeSet::new(), permissions: BTreeMap::new(), file: None, is_begun: false }
     }
 
     /// Creates a file, folder or link.

@@ -77,7 +77,7 @@ fn programs_have_standard_input_commands_and_files_of_the_host() {
     }
     let machine = Machine::up();
     // Bytes of all values, more than any buffer on the way.
-    let bytes: Vec<u8> = (0..400_000_u32).map(|number| (number * number >> 7) as u8).collect();
+    let bytes: Vec<u8> = (0..400_000_u32).map(|number| (number.wrapping_mul(number) >> 7) as u8).collect();
     let (out, err, code) = machine.with_input(&[&RUN[..], &["linux", "cat"]].concat(), &bytes);
     assert!(out == bytes && code == Some(0), "{} bytes, {err}, {code:?}", out.len());
     let script = "echo error >&2; read line; echo $line; exit 5";
@@ -137,7 +137,9 @@ fn a_shell_has_a_terminal_with_job_control() {
     };
     enter(&mut pty, "stty size\r", "33 101");
     pty.resize((50, 20));
-    // The size arrives after the signal to the tool.
+    // The terminal is not that of the tool's session, so that the kernel sends no signal.
+    let signalled = Command::new("kill").args(["-WINCH", &pty.pid().to_string()]).status().unwrap();
+    assert!(signalled.success());
     enter(&mut pty, "while [ \"$(stty size)\" != '20 50' ]; do sleep 0.1; done; echo resiz''ed\r", "resized");
     enter(&mut pty, "tty; sleep 1000\r", "/dev/pts/0\r\n");
     std::thread::sleep(std::time::Duration::from_secs(1));

@@ -5,8 +5,9 @@ use isola::prelude::*;
 use isola::storage::{self, Volumes};
 use isola_linux_files::FileSystem;
 use isola_linux_files::{
-    Caller, CallerIds, Console, Credentials, DescriptorTable, DevPts, DeviceTable, Errno, LastLink, MountFlags,
-    MountedFileSystem, Namespace, OverlayFs, TmpFs, TmpFsOptions, View, VolumeFs, device_file_system,
+    Caller, CallerIds, Console, Credentials, DescriptorTable, DevPts, DeviceTable, Errno, LastLink,
+    MountFlags, MountedFileSystem, Namespace, OverlayFs, TmpFs, TmpFsOptions, View, VolumeFs,
+    device_file_system,
 };
 use isola_linux_processes::System;
 use isola_linux_processes::proc::{proc_file_system, sys_file_system};

@@ -1,8 +1,8 @@
 //! Sessions of the host tool with programs in the cell, see [`isola_abi::session`]: the query that opens one.
 
 use alloc::string::String;
-pub use isola_abi::session::SessionKey;
 use isola_abi::query::AnswerRecord;
+pub use isola_abi::session::SessionKey;
 use isola_net::query::Answer;
 use spin::Once;
 

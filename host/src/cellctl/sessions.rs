@@ -42,7 +42,9 @@ pub enum SessionError {
         state: CellState,
     },
     /// The cell has no address.
-    #[error("cell {0:?} has no network address: standard input, commands and copies reach a cell over its network")]
+    #[error(
+        "cell {0:?} has no network address: standard input, commands and copies reach a cell over its network"
+    )]
     NoAddress(String),
     /// The cell does not answer.
     #[error("cell {0:?} does not answer: see `isola logs`")]
@@ -185,9 +187,7 @@ impl Session {
             match self.stream.read(&mut bytes) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.reader.push(&bytes[..count]),
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
-                {
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     return Ok(None);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

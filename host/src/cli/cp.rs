@@ -49,7 +49,10 @@ fn open(context: &Context, cell: &str, request: SessionRequest) -> Result<Sessio
         return Err(Failure::new(USAGE, "no copy"));
     };
     if !path.starts_with('/') {
-        return Err(Failure::new(USAGE, format!("{path:?} is no absolute path of a cell: write {cell}:/PATH")));
+        return Err(Failure::new(
+            USAGE,
+            format!("{path:?} is no absolute path of a cell: write {cell}:/PATH"),
+        ));
     }
     let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
     let mut client = locked.client()?;

@@ -59,7 +59,8 @@ fn variable(text: &str) -> Result<String, String> {
 
 fn ids(text: &str) -> Result<(u32, u32), String> {
     let (user, group) = text.split_once(':').unwrap_or((text, "0"));
-    let id = |text: &str| text.parse().map_err(|_| "write USER[:GROUP] with numbers, as in 1000:1000".to_owned());
+    let id =
+        |text: &str| text.parse().map_err(|_| "write USER[:GROUP] with numbers, as in 1000:1000".to_owned());
     Ok((id(user)?, id(group)?))
 }
 

@@ -4,9 +4,9 @@ use super::{Context, Failure};
 use crate::cellctl::{look_up, waits_for_restart};
 use crate::machine::LockedMachine;
 use crate::machine::state::MachineDir;
-use crate::output::{Format, error_text};
 use crate::output::printable::Console;
 use crate::output::view::is_running;
+use crate::output::{Format, error_text};
 use isola_abi::id::CellId;
 use isola_abi::management::{CellInfo, LogPiece};
 use serde::Serialize;
@@ -53,7 +53,14 @@ struct LogView<'a> {
 impl Follower {
     /// Creates a reader at the beginning of the output.
     pub(super) fn new(dir: MachineDir, name: &str) -> Self {
-        Self { dir, name: name.to_owned(), id: None, read: 0, console: Console::default(), target: LogTarget::Output }
+        Self {
+            dir,
+            name: name.to_owned(),
+            id: None,
+            read: 0,
+            console: Console::default(),
+            target: LogTarget::Output,
+        }
     }
 
     /// Prints on the error output.

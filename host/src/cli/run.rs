@@ -29,9 +29,9 @@ use isola_abi::integrity::{ImageDigest, Requirement};
 use isola_abi::management::{
     CellInfo, CellState, LendingSpec, ManagementError, PlacementPolicy, RestartPolicy, Text,
 };
+use isola_abi::session::SessionRequest;
 use isola_abi::size::ByteSize;
 use std::path::PathBuf;
-use isola_abi::session::SessionRequest;
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -372,9 +372,8 @@ fn open_attached(
         match sessions::open(&context.root, &locked, &mut locked.client()?, name, request) {
             Ok(session) => return Ok(Some(session)),
             Err(SessionError::NotRunning { .. }) => return Ok(None),
-            Err(
-                SessionError::Refused { .. } | SessionError::NoAddress(_) | SessionError::NoAnswer(_),
-            ) if Instant::now() < end => {}
+            Err(SessionError::Refused { .. } | SessionError::NoAddress(_) | SessionError::NoAnswer(_))
+                if Instant::now() < end => {}
             Err(error) => return Err(error.into()),
         }
         drop(locked);

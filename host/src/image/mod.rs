@@ -11,8 +11,8 @@ pub mod signing;
 
 use crate::names::nearest;
 use elf::{ElfImage, ImageError};
-use isola_abi::session::GREETING;
 use isola_abi::integrity::ImageDigest;
+use isola_abi::session::GREETING;
 use sha2::{Digest, Sha256};
 use std::env;
 use std::ffi::OsString;

@@ -102,8 +102,9 @@ pub use pipe::{MOST_PIPE_CAPACITY, PIPE_BUF, PIPE_CAPACITY, Pipe, PipeEnd, pipe}
 pub use poll::{INVALID_DESCRIPTOR, PollEntry, PollFiles, poll_files, ready_files};
 pub use procfs::{ProcessDirectories, number_of_name, proc_file_system, sys_file_system};
 pub use terminal::{
-    DevPts, LineDiscipline, MOST_INPUT, MOST_OUTPUT, MOST_TERMINALS, ReadPlan, TERMIOS_LEN, TERMIOS2_LEN, Terminal,
-    TerminalAnswer, TerminalEnd, TerminalFile, TerminalProcesses, TerminalSettings, Terminals, changes_terminal,
+    DevPts, LineDiscipline, MOST_INPUT, MOST_OUTPUT, MOST_TERMINALS, ReadPlan, TERMIOS_LEN, TERMIOS2_LEN,
+    Terminal, TerminalAnswer, TerminalEnd, TerminalFile, TerminalProcesses, TerminalSettings, Terminals,
+    changes_terminal,
 };
 pub use timerfd::{AlarmService, Timer, TimerSetting};
 pub use tmpfs::{TmpFs, TmpFsOptions};

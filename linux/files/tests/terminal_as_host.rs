@@ -50,7 +50,8 @@ fn modes() -> impl Strategy<Value = Modes> {
         linux::IUTF8,
         linux::PARMRK,
     ];
-    let output = [linux::OPOST, linux::OLCUC, linux::ONLCR, linux::OCRNL, linux::ONOCR, linux::ONLRET, linux::XTABS];
+    let output =
+        [linux::OPOST, linux::OLCUC, linux::ONLCR, linux::OCRNL, linux::ONOCR, linux::ONLRET, linux::XTABS];
     let local = [
         linux::ICANON,
         linux::ECHO,
@@ -64,17 +65,21 @@ fn modes() -> impl Strategy<Value = Modes> {
         linux::ISIG,
     ];
     let usual = TerminalSettings::default();
-    let any = |flags: Vec<u32>| prop::collection::vec(any::<bool>(), flags.len()).prop_map(move |set| {
-        flags.iter().zip(set).filter(|(_, is_set)| *is_set).map(|(flag, _)| *flag).fold(0, |all, flag| all | flag)
-    });
-    let random = (any(input.to_vec()), any(output.to_vec()), any(local.to_vec()), 0..3_u8)
-        .prop_map(|(input, output, local, minimum)| Modes { input, output, local: local | linux::NOFLSH, minimum });
-    let usual = Modes {
-        input: usual.input,
-        output: usual.output,
-        local: usual.local | linux::NOFLSH,
-        minimum: 1,
+    let any = |flags: Vec<u32>| {
+        prop::collection::vec(any::<bool>(), flags.len()).prop_map(move |set| {
+            flags
+                .iter()
+                .zip(set)
+                .filter(|(_, is_set)| *is_set)
+                .map(|(flag, _)| *flag)
+                .fold(0, |all, flag| all | flag)
+        })
     };
+    let random = (any(input.to_vec()), any(output.to_vec()), any(local.to_vec()), 0..3_u8).prop_map(
+        |(input, output, local, minimum)| Modes { input, output, local: local | linux::NOFLSH, minimum },
+    );
+    let usual =
+        Modes { input: usual.input, output: usual.output, local: usual.local | linux::NOFLSH, minimum: 1 };
     prop_oneof![2 => Just(usual), 1 => Just(Modes { input: usual.input | linux::IUTF8, ..usual }), 4 => random]
 }
 

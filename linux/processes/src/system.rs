@@ -5,6 +5,7 @@ use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::family::{ChildNotice, Family, ProcessorTime};
 use crate::futex::Futexes;
+use crate::job_control::JobControl;
 use crate::missing::MissingCalls;
 use crate::process::Process;
 use crate::signals::{Handler, SI_USER, Signal, SignalFacts, SignalInfo, SignalSet};
@@ -15,7 +16,6 @@ use alloc::vec::Vec;
 use core::fmt;
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
-use crate::job_control::JobControl;
 use isola_linux_files::{MemoryFiles, Namespace, Terminals, TmpFsOptions};
 use isola_linux_memory::MemoryCharge;
 use isola_user_mode::UserMode;
@@ -169,8 +169,7 @@ impl System {
     /// Returns whether a stop by this signal is void: of a terminal, for a group that nobody could continue.
     pub fn ignores_stop(&self, process: &Process, signal: Signal) -> bool {
         let family = self.family.lock();
-        signal != Signal::SIGSTOP
-            && family.group(process.pid).is_ok_and(|group| family.is_orphaned(group))
+        signal != Signal::SIGSTOP && family.group(process.pid).is_ok_and(|group| family.is_orphaned(group))
     }
 
     fn continue_process(&self, process: &Arc<Process>) {

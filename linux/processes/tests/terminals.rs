@@ -64,7 +64,10 @@ fn a_program_reads_lines_and_knows_its_terminal() {
     cell.install("/program", program);
     let (master, files) = terminal(&cell);
     let typing = master.clone();
-    assert_eq!(cell.run_with("/program", files, async move { type_keys(&typing, b"abx\x7f\n").await }), EXITED);
+    assert_eq!(
+        cell.run_with("/program", files, async move { type_keys(&typing, b"abx\x7f\n").await }),
+        EXITED
+    );
     assert_eq!(shown(&master), "abx\u{8} \u{8}\r\n\u{18}");
 }
 
@@ -140,10 +143,7 @@ fn a_background_process_stops_when_it_reads() {
 fn an_orphaned_background_process_gets_an_error() {
     let cell = Cell::new();
     // A session's leader that is in the background itself: no process could continue it.
-    let program = Program::new()
-        .syscall(linux::__NR_read, &[0, DATA, 100])
-        .returns(-5)
-        .exits(0);
+    let program = Program::new().syscall(linux::__NR_read, &[0, DATA, 100]).returns(-5).exits(0);
     cell.install("/program", program);
     let (master, files) = terminal(&cell);
     let session = files[0].terminal().unwrap().terminal().clone();
@@ -293,7 +293,8 @@ fn no_request_harms_the_cell() {
         .syscall(linux::__NR_rt_sigaction, &[linux::SIGHUP.into(), DATA, 0, 8])
         .store(DATA, &[0xff; 64]);
     let coded = [1_u64 << 30, 2 << 30, 3 << 30].into_iter().flat_map(|direction| {
-        (0..0x60).flat_map(move |number| [4, 36, 44, 0x3fff].map(|len| direction | len << 16 | 0x5400 | number))
+        (0..0x60)
+            .flat_map(move |number| [4, 36, 44, 0x3fff].map(|len| direction | len << 16 | 0x5400 | number))
     });
     for request in (0x5400..0x5480).chain(coded) {
         for descriptor in [3, 4] {

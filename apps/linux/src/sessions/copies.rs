@@ -96,9 +96,8 @@ async fn send_entry(
     };
     let inode = location.inode().clone();
     let metadata = inode.metadata();
-    let entry = |kind| {
-        CellMessage::Entry(CopiedEntry { path: name.into(), permissions: metadata.permissions, kind })
-    };
+    let entry =
+        |kind| CellMessage::Entry(CopiedEntry { path: name.into(), permissions: metadata.permissions, kind });
     match inode.kind() {
         InodeKind::Directory => {
             let entries = match inode.list(caller.ids).await {
@@ -108,7 +107,9 @@ async fn send_entry(
             outgoing.send(&entry(CopiedKind::Folder)).await?;
             // A name that is no text cannot be named in a message.
             let names = entries.into_iter().filter_map(|entry| String::from_utf8(entry.name).ok());
-            Some(Ok(names.map(|child| if name.is_empty() { child } else { format!("{name}/{child}") }).collect()))
+            Some(Ok(names
+                .map(|child| if name.is_empty() { child } else { format!("{name}/{child}") })
+                .collect()))
         }
         InodeKind::Symlink => {
             let target = match inode.read_link(caller.ids).await {

@@ -80,7 +80,9 @@ impl Sessions {
         });
         let begun = sessions.clone();
         SESSIONS.call_once(|| begun);
-        serve_sessions(|key| SESSIONS.get().map_or_else(|| Err("it starts".into()), |sessions| sessions.open(key)));
+        serve_sessions(|key| {
+            SESSIONS.get().map_or_else(|| Err("it starts".into()), |sessions| sessions.open(key))
+        });
         sessions
     }
 
@@ -187,7 +189,9 @@ impl Sessions {
                 ends.serve(incoming, outgoing, ended).await.map(CellMessage::Ended)
             }
             SessionRequest::Execute(command) => self.execute(&command, incoming, outgoing).await,
-            SessionRequest::Fetch { path } => Some(copies::fetch(&self.system, &path, outgoing).await?.into_message()),
+            SessionRequest::Fetch { path } => {
+                Some(copies::fetch(&self.system, &path, outgoing).await?.into_message())
+            }
             SessionRequest::Store { path, name } => {
                 Some(copies::store(&self.system, &path, &name, incoming).await?.into_message())
             }
@@ -205,7 +209,9 @@ impl Sessions {
         let created = KernelEnds::create(&self.system, options.has_terminal, options.user, options.group);
         let (ends, files) = match created {
             Ok(created) => created,
-            Err(error) => return Some(CellMessage::Failed(format!("no terminal can be created: {error}"), 125)),
+            Err(error) => {
+                return Some(CellMessage::Failed(format!("no terminal can be created: {error}"), 125));
+            }
         };
         ends.set_size(command.terminal.unwrap_or_default());
         let (mut started, mut last) = (None, None);
@@ -227,7 +233,8 @@ impl Sessions {
                 started.hang_up();
                 isola::events::spawn_task(async move {
                     started.ended().await;
-                }).detach();
+                })
+                .detach();
             }
             return code.map(CellMessage::Ended);
         }

@@ -94,7 +94,11 @@ impl KernelEnds {
 }
 
 /// Passes input on, until the connection ends.
-async fn receive(incoming: &mut Incoming<'_>, input: &mut Option<Arc<OpenFile>>, terminal: Option<&Arc<OpenFile>>) {
+async fn receive(
+    incoming: &mut Incoming<'_>,
+    input: &mut Option<Arc<OpenFile>>,
+    terminal: Option<&Arc<OpenFile>>,
+) {
     while let Some(message) = incoming.next().await {
         match message {
             HostMessage::Input(bytes) => {

@@ -197,9 +197,11 @@ impl LineDiscipline {
             }
         }
         if settings.has_local(linux::ISIG) {
-            for (index, signal) in
-                [(linux::VINTR, linux::SIGINT), (linux::VQUIT, linux::SIGQUIT), (linux::VSUSP, linux::SIGTSTP)]
-            {
+            for (index, signal) in [
+                (linux::VINTR, linux::SIGINT),
+                (linux::VQUIT, linux::SIGQUIT),
+                (linux::VSUSP, linux::SIGTSTP),
+            ] {
                 if settings.is(index, byte) {
                     return self.receive_signal(byte, signal);
                 }
@@ -325,7 +327,8 @@ impl LineDiscipline {
         let echoes = settings.has_local(linux::ECHO);
         let (is_character, is_word) = (settings.is(linux::VERASE, byte), settings.is(linux::VWERASE, byte));
         if !is_character && !is_word {
-            let shows_each = [linux::ECHOK, linux::ECHOKE, linux::ECHOE].iter().all(|flag| settings.has_local(*flag));
+            let shows_each =
+                [linux::ECHOK, linux::ECHOKE, linux::ECHOE].iter().all(|flag| settings.has_local(*flag));
             if !echoes || !shows_each {
                 self.input.truncate(self.complete);
                 if echoes {
@@ -405,7 +408,13 @@ impl LineDiscipline {
             }
             self.queue(Echo::Tabulator { columns, is_after_tabulator });
         } else {
-            let count = if !is_control(first) { 1 } else if shows_control { 2 } else { 0 };
+            let count = if !is_control(first) {
+                1
+            } else if shows_control {
+                2
+            } else {
+                0
+            };
             for _ in 0..count {
                 [8, b' ', 8].into_iter().for_each(|byte| self.echo_raw(byte));
             }
@@ -532,7 +541,9 @@ impl LineDiscipline {
     /// Queues a byte, processed as the settings say (`OPOST`).
     fn process(&mut self, byte: u8, is_echo: bool) {
         let settings = self.settings;
-        let put = |this: &mut Self, byte: u8| if is_echo { this.put_echo(byte) } else { this.output.push_back(byte) };
+        let put = |this: &mut Self, byte: u8| {
+            if is_echo { this.put_echo(byte) } else { this.output.push_back(byte) }
+        };
         if !settings.has_output(linux::OPOST) {
             return put(self, byte);
         }

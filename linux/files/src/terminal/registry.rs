@@ -134,7 +134,12 @@ impl Terminals {
 
     /// Opens the slave of a terminal for a process. It becomes the controlling terminal of a session without one, unless
     /// the flags have `O_NOCTTY`.
-    pub(super) fn open(&self, terminal: &Arc<Terminal>, flags: u32, caller: CallerIds) -> Result<TerminalFile, Errno> {
+    pub(super) fn open(
+        &self,
+        terminal: &Arc<Terminal>,
+        flags: u32,
+        caller: CallerIds,
+    ) -> Result<TerminalFile, Errno> {
         let file = terminal.open_slave()?;
         if flags & linux::O_NOCTTY == 0
             && let Some(processes) = self.processes.get()

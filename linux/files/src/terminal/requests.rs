@@ -100,7 +100,9 @@ impl TerminalFile {
                 if buffer.read(&mut bytes) < bytes.len() {
                     return Err(Errno::EFAULT);
                 }
-                terminal.set_size(core::array::from_fn(|index| u16::from_ne_bytes([bytes[index * 2], bytes[index * 2 + 1]])));
+                terminal.set_size(core::array::from_fn(|index| {
+                    u16::from_ne_bytes([bytes[index * 2], bytes[index * 2 + 1]])
+                }));
                 done
             }
             request::TIOCINQ => {
@@ -268,7 +270,12 @@ impl TerminalFile {
     }
 
     /// `TIOCSCTTY`.
-    fn take_control(&self, caller: CallerIds, is_privileged: bool, argument: u64) -> Result<TerminalAnswer, Errno> {
+    fn take_control(
+        &self,
+        caller: CallerIds,
+        is_privileged: bool,
+        argument: u64,
+    ) -> Result<TerminalAnswer, Errno> {
         let (session, group) = self.ids(caller)?;
         let (former, _) = self.terminal.session();
         if session == caller.process && former == session {

@@ -86,7 +86,9 @@ impl TerminalSettings {
     /// Returns the settings of `struct termios` or `struct termios2`; `None` if the bytes are too few. The former leaves
     /// the speeds as they were.
     pub fn of_bytes(bytes: &[u8], former: &Self) -> Option<Self> {
-        let word = |at: usize| bytes.get(at..at + 4).map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
+        let word = |at: usize| {
+            bytes.get(at..at + 4).map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
+        };
         let characters = bytes.get(17..TERMIOS_LEN)?.try_into().ok()?;
         Some(Self {
             input: word(0)?,

@@ -1,7 +1,7 @@
 //! Calls that read and write.
 
-use crate::Errno;
 use super::terminals;
+use crate::Errno;
 use crate::calls::CallResult;
 use crate::job_control::check_write;
 use crate::signals::{SI_USER, Signal, SignalInfo};
