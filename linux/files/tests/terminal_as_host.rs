@@ -28,6 +28,20 @@ enum Step {
     Set(Modes),
 }
 
+impl Step {
+    /// Divides what the user types at the characters that stop and start output: the host echoes at the end of a write, and
+    /// moves it to the line discipline at a time of its own unless a read waits for it.
+    fn divided(self) -> Vec<Self> {
+        let Self::Type(bytes) = self else { return vec![self] };
+        let parts = bytes.split_inclusive(|byte| matches!(byte, 17 | 19));
+        let divided = parts.flat_map(|part| {
+            let (last, others) = part.split_last().unwrap();
+            [others.to_vec(), vec![*last]]
+        });
+        divided.filter(|part| !part.is_empty()).map(Self::Type).collect()
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Modes {
     input: u32,
@@ -139,16 +153,6 @@ impl Host {
         bytes.truncate(count);
         Some(bytes)
     }
-
-    /// Waits until the host has passed what was written to the line discipline, which it does in a task of its own.
-    fn settle(&self) {
-        // A poll without input does that task's work; otherwise time has to do it.
-        let mut polled = [rustix::event::PollFd::new(&self.slave, rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut polled, Some(&rustix::event::Timespec::default())).unwrap();
-        if !polled[0].revents().is_empty() {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-    }
 }
 
 /// A terminal of a cell.
@@ -229,17 +233,11 @@ fn same(first: Modes, steps: Vec<Step>) {
         let count = write_all(&own.master, waiting);
         waiting.drain(..count);
     };
-    for (number, step) in steps.into_iter().enumerate() {
+    let steps = steps.into_iter().flat_map(Step::divided);
+    for (number, step) in steps.enumerate() {
         let most = match step {
             Step::Type(bytes) => {
-                // The host echoes at the end of a write, which a stop must not precede.
-                for part in bytes.split_inclusive(|byte| matches!(byte, 17 | 19)) {
-                    let (last, others) = part.split_last().unwrap();
-                    for part in [others, &[*last]].into_iter().filter(|part| !part.is_empty()) {
-                        rustix::io::write(&host.master, part).unwrap();
-                        host.settle();
-                    }
-                }
+                rustix::io::write(&host.master, &bytes).unwrap();
                 waiting.extend(bytes);
                 type_own(&mut waiting);
                 100

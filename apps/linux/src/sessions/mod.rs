@@ -92,7 +92,7 @@ impl Sessions {
         timeout(ATTACH_LIMIT, attached).await.is_ok()
     }
 
-    /// Tells the first program's session that it has ended, and waits until everything was sent.
+    /// Ends the session of the first program, which has ended, and waits until everything was sent.
     pub async fn program_ended(&self, code: u8) {
         self.state.lock().code = Some(code);
         self.changes.wake_all();
@@ -229,7 +229,7 @@ impl Sessions {
         if let Some(started) = started {
             let code = ends.serve(incoming, outgoing, async { started.ended().await.shell_code() }).await;
             if code.is_none() {
-                // Without a terminal nothing else tells the command that its user is gone.
+                // Without a terminal only this signal ends the command.
                 started.hang_up();
                 isola::events::spawn_task(async move {
                     started.ended().await;
