@@ -164,9 +164,7 @@ pub async fn store(
             HostMessage::CopyEnd => return Some(CopyOutcome(Ok(()))),
             _ => return None,
         };
-        if entry.names().is_none() {
-            return None;
-        }
+        entry.names()?;
         let path = below(&base, &entry.path);
         if let Err(error) = receive_entry(&caller, &path, &entry, incoming).await? {
             return Some(CopyOutcome(Err(failed(&path, error))));
