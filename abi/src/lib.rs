@@ -21,6 +21,7 @@
 //! | [`core_slots`] | supervisor and cell | core slots; hot-plug and hot-unplug of cores |
 //! | [`stage`] | supervisor to its next incarnation | life-cycle stage of a cell in its ownership record |
 //! | [`topology`] | all | packages, last-level caches and physical cores |
+//! | [`session`] | host tool and cell, over TCP | standard input and output of programs, copies of files |
 //! | [`size`] | users and tools | byte sizes in text: `64M`, `1GiB` |
 //!
 //! The encoding is postcard, a compact format with a stable specification. Any change of an encoded type increments
@@ -45,6 +46,7 @@ pub mod management;
 pub mod note;
 pub mod query;
 pub mod report;
+pub mod session;
 pub mod size;
 pub mod stage;
 pub mod topology;
@@ -54,4 +56,4 @@ pub mod volume;
 
 /// The version of all formats in this crate. Supervisor, cell images and host tool of one build have the same version;
 /// each refuses other versions with an error.
-pub const VERSION: u32 = 19;
+pub const VERSION: u32 = 20;

@@ -8,6 +8,7 @@
 //! | [`query`] | queries to running cells, and their answers |
 //! | [`cellctl`] | operations of several steps on a cell: run, stop, remove, publish |
 //! | [`capture`] | captured frames: checksums, pcapng files, one-line descriptions |
+//! | [`mod@copy`] | copies of files to and from a cell |
 //! | [`elastic`] | the policy that borrows cores by a service's latency |
 //! | [`hosted_cells`] | query sockets of cells in Linux processes |
 //! | [`image`] | cell images: search, checks, strip, signatures |
@@ -28,6 +29,7 @@ pub mod capture;
 pub mod cellctl;
 pub mod cli;
 pub mod client;
+pub mod copy;
 pub mod elastic;
 pub mod grid_setup;
 pub mod hosted_cells;

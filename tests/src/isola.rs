@@ -80,6 +80,13 @@ impl Isola {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {out}"))
     }
 
+    /// Returns a command, to be started with other standard streams.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(images::command());
+        in_folder(&mut command, &self.folder).args(arguments).stdin(Stdio::null());
+        command
+    }
+
     /// Starts a command.
     pub fn spawn(&self, arguments: &[&str]) -> RunningCommand {
         let mut command = Command::new(images::command());

@@ -4,6 +4,7 @@ use super::{ProfileSpec, RecordError, TraceSpec};
 use crate::grid::{
     ActivityRule, Entitlement, GridChange, MemoryBudget, PolicyKind, Rate, Resource, RuleChange,
 };
+use crate::session::SessionKey;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -46,6 +47,9 @@ pub enum Query {
     /// The call stacks of the cores at each NMI for a sample from now on, until [`Query::EndCapture`] or until the reader
     /// stops, answered by [`ProfileRecord`](super::ProfileRecord)s.
     Profile(ProfileSpec),
+    /// The port for a [session](crate::session) that this key opens, answered by [`AnswerRecord::SessionPort`] or
+    /// [`AnswerRecord::Refused`].
+    OpenSession(SessionKey),
 }
 
 /// A selection of frames or connections: all given fields must match.
@@ -101,6 +105,8 @@ pub enum AnswerRecord {
     Activity(Box<ActivityUsage>),
     /// The cell refuses the query, for this reason.
     Refused(String),
+    /// The TCP port at which the cell awaits the session.
+    SessionPort(u16),
     /// The end of one core's part of the answer.
     Done {
         /// The core's index in the cell.

@@ -11,7 +11,7 @@ use isola_ebbs::platform;
 use isola_linux_files::ConsoleOutput;
 use isola_linux_memory::BoxFuture;
 use isola_linux_processes::{
-    Activities, CoreTime, Environment, Share, SharedResource, TaskMaker, TaskPlacement,
+    Activities, CoreTime, Environment, Errno, Share, SharedResource, TaskMaker, TaskPlacement,
 };
 use isola_linux_vdso::ClockPage;
 
@@ -166,4 +166,9 @@ impl ConsoleOutput for CellOutput {
     fn write(&self, bytes: &[u8]) {
         platform().print(bytes);
     }
+}
+
+/// Returns the error that counts among those of a program's possible paths: that of a file which exists.
+pub fn start_errors(former: Option<Errno>, error: Errno) -> Option<Errno> {
+    if matches!(error, Errno::ENOENT | Errno::ENOTDIR) { former } else { Some(error) }
 }

@@ -1,18 +1,20 @@
 //! Runs an unmodified Linux program, and the processes that it creates.
 //!
 //! `linux [OPTION]... PROGRAM [ARGUMENT]...` with a volume at `/`: the root file system, below a layer in memory that has
-//! all changes. Further volumes are mounted at their paths, and keep their changes. The cell ends with the program, with the exit code that a
-//! shell shows.
+//! all changes. Further volumes are mounted at their paths, and keep their changes. The cell ends with the program, with
+//! the exit code that a shell shows.
 #![no_std]
 #![no_main]
 
 mod cell;
 mod network;
 mod root;
+mod sessions;
 
-use crate::cell::{CellEnvironment, CellOutput};
+use crate::cell::{CellEnvironment, CellOutput, start_errors};
+use crate::sessions::{KernelEnds, Sessions, StandardFiles};
 use isola::prelude::*;
-use isola_linux::{Options, USAGE, User};
+use isola_linux::{Options, USAGE};
 use isola_linux_files::Console;
 use isola_linux_memory::FrameBudget;
 use isola_linux_processes::credentials::Credentials;
@@ -26,8 +28,8 @@ use alloc::sync::Arc;
 isola::app!(main);
 
 /// The exit codes of a shell for a program that cannot be executed, and one that does not exist.
-const CANNOT_EXECUTE: ExitCode = ExitCode(126);
-const NOT_FOUND: ExitCode = ExitCode(127);
+const CANNOT_EXECUTE: u8 = 126;
+const NOT_FOUND: u8 = 127;
 
 async fn main(arguments: Arguments) -> ExitCode {
     let mut options = match Options::parse(arguments.iter()) {
@@ -80,8 +82,7 @@ async fn main(arguments: Arguments) -> ExitCode {
             return ExitCode::USAGE;
         }
     };
-    let home = if user.user == 0 { "/root" } else { "/" };
-    options.add_default(&format!("HOME={}", user.home.as_deref().unwrap_or(home)));
+    options.set_identity(user);
     let stop = isola::events::spawn_task({
         let system = system.clone();
         async move {
@@ -89,7 +90,7 @@ async fn main(arguments: Arguments) -> ExitCode {
             system.request_stop();
         }
     });
-    let code = run(&system, &console, &options, &user).await;
+    let code = run(&system, &console, &options).await;
     drop(stop);
     if options.shows_missing {
         for (name, count) in system.missing.entries() {
@@ -103,27 +104,65 @@ async fn main(arguments: Arguments) -> ExitCode {
 }
 
 /// Runs the program at the first of its possible paths.
-async fn run(system: &Arc<System>, console: &Arc<Console>, options: &Options, user: &User) -> ExitCode {
-    let bytes = |texts: &[String]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
-    let mut last = Errno::ENOENT;
-    for path in options.candidates() {
-        let program = FirstProgram {
-            input: ProgramInput {
-                arguments: bytes(&options.command),
-                environment: bytes(&options.environment),
-                path: path.into_bytes(),
-            },
-            directory: options.directory.as_bytes().to_vec(),
-            credentials: Credentials::of(user.user, user.group, user.groups.clone()),
-            standard_files: [console.open(), console.open(), console.open()],
-        };
+async fn run(system: &Arc<System>, console: &Arc<Console>, options: &Options) -> ExitCode {
+    let (ends, files) = if options.attaches {
+        match KernelEnds::create(system, options.has_terminal, &options.identity) {
+            Ok((ends, files)) => (Some(ends), files),
+            Err(error) => {
+                println!("linux: no terminal can be created: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    } else {
+        (None, [console.open(), console.open(), console.open()])
+    };
+    let sessions = Sessions::begin(system, options, ends);
+    if options.attaches && !sessions.attached().await {
+        println!("linux: no command has attached to its standard input");
+        return ExitCode::FAILURE;
+    }
+    let mut last = None;
+    let mut code = None;
+    for program in programs(options, &files) {
         match start(system, program).await {
-            Ok(status) => return ExitCode(status.shell_code().into()),
-            Err(Errno::ENOENT | Errno::ENOTDIR) => {}
-            Err(error) => last = error,
+            Ok(status) => {
+                code = Some(status.shell_code());
+                break;
+            }
+            Err(error) => last = start_errors(last, error),
         }
     }
-    let program = options.command.first().map_or("", String::as_str);
-    println!("linux: {program} cannot be executed: {last}");
-    if last == Errno::ENOENT { NOT_FOUND } else { CANNOT_EXECUTE }
+    drop(files);
+    let code = code.unwrap_or_else(|| {
+        let (text, code) = not_executed(options.command.first().map_or("", String::as_str), last);
+        println!("linux: {text}");
+        code
+    });
+    if options.attaches {
+        sessions.program_ended(code).await;
+    }
+    ExitCode(code.into())
+}
+
+/// Returns the possible programs of a command, with these open files.
+fn programs<'a>(options: &'a Options, files: &'a StandardFiles) -> impl Iterator<Item = FirstProgram> + 'a {
+    let bytes = |texts: &[String]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
+    let identity = &options.identity;
+    options.candidates().into_iter().map(move |path| FirstProgram {
+        input: ProgramInput {
+            arguments: bytes(&options.command),
+            environment: bytes(&options.environment),
+            path: path.into_bytes(),
+        },
+        directory: options.directory.as_bytes().to_vec(),
+        credentials: Credentials::of(identity.user, identity.group, identity.groups.clone()),
+        standard_files: files.clone(),
+    })
+}
+
+/// Returns why no path of a program could be executed, and the exit code of a shell.
+fn not_executed(program: &str, error: Option<Errno>) -> (String, u8) {
+    let error = error.unwrap_or(Errno::ENOENT);
+    let code = if error == Errno::ENOENT { NOT_FOUND } else { CANNOT_EXECUTE };
+    (format!("{program} cannot be executed: {error}"), code)
 }

@@ -1,11 +1,12 @@
 //! The image's arguments.
 
-use crate::TmpfsMount;
+use crate::{TmpfsMount, User};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use isola_abi::session::CommandSpec;
 
 /// The usage line.
-pub const USAGE: &str = "usage: linux [--trace] [--missing-calls] [-e NAME=VALUE]... [-w DIRECTORY] \
+pub const USAGE: &str = "usage: linux [-i] [-t] [--trace] [--missing-calls] [-e NAME=VALUE]... [-w DIRECTORY] \
                          [-u USER[:GROUP]] [--tmpfs PATH[:size=BYTES,mode=OCTAL]]... PROGRAM [ARGUMENT]...";
 
 /// The environment of a program without options, as containers have it.
@@ -14,6 +15,10 @@ const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 /// The program to run, and its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// Standard input and output are those of the session that attaches.
+    pub attaches: bool,
+    /// They are a terminal.
+    pub has_terminal: bool,
     /// Print calls.
     pub traces: bool,
     /// Print the calls that do not exist and that programs made, at the end.
@@ -24,6 +29,8 @@ pub struct Options {
     pub directory: String,
     /// The user, and the group: names or numbers.
     pub user: String,
+    /// That user, after [`Self::set_identity`]; root before.
+    pub identity: User,
     /// File systems in memory.
     pub tmpfs: Vec<TmpfsMount>,
     /// The program and its arguments.
@@ -38,11 +45,14 @@ impl Options {
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut arguments = arguments.into_iter();
         let mut options = Self {
+            attaches: false,
+            has_terminal: false,
             traces: false,
             shows_missing: false,
             environment: Vec::new(),
             directory: "/".into(),
             user: String::new(),
+            identity: User { user: 0, group: 0, groups: Vec::new(), home: None },
             tmpfs: Vec::new(),
             command: Vec::new(),
         };
@@ -50,6 +60,9 @@ impl Options {
             let Some(argument) = arguments.next() else { return Err("the program is missing".into()) };
             let mut value = || arguments.next().ok_or_else(|| alloc::format!("{argument} needs a value"));
             match argument {
+                "-i" => options.attaches = true,
+                "-t" => (options.attaches, options.has_terminal) = (true, true),
+                "-it" | "-ti" => (options.attaches, options.has_terminal) = (true, true),
                 "--trace" => options.traces = true,
                 "--missing-calls" => options.shows_missing = true,
                 "-e" => {
@@ -70,19 +83,50 @@ impl Options {
             }
             if !options.command.is_empty() {
                 options.command.extend(arguments.map(ToString::to_string));
-                options.add_default(PATH);
                 return Ok(options);
             }
         }
     }
 
-    /// Adds a variable that every program expects, unless it is set.
-    pub fn add_default(&mut self, default: &str) {
+    /// Sets the user that [`Self::user`] names, and the variables that every program expects, unless they are set.
+    pub fn set_identity(&mut self, identity: User) {
+        let home = identity.home.as_deref().unwrap_or(if identity.user == 0 { "/root" } else { "/" });
+        self.add_default(PATH);
+        self.add_default(&alloc::format!("HOME={home}"));
+        if self.has_terminal {
+            self.add_default("TERM=xterm");
+        }
+        self.identity = identity;
+    }
+
+    fn add_default(&mut self, default: &str) {
         let (name, _) = default.split_once('=').unwrap_or((default, ""));
         let has = |variable: &String| variable.split_once('=').is_some_and(|(other, _)| other == name);
         if !self.environment.iter().any(has) {
             self.environment.push(default.into());
         }
+    }
+
+    /// Returns the options of a command beside the program. What it does not say is as for the program.
+    pub fn of_command(&self, command: &CommandSpec) -> Self {
+        let name = |variable: &str| variable.split_once('=').map_or(variable, |(name, _)| name).to_string();
+        let replaced: Vec<String> = command.environment.iter().map(|variable| name(variable)).collect();
+        let kept = self.environment.iter().filter(|variable| !replaced.contains(&name(variable))).cloned();
+        let mut environment: Vec<String> = kept.collect();
+        environment.extend(command.environment.iter().cloned());
+        let identity = match command.user {
+            Some((user, group)) => User { user, group, groups: Vec::new(), home: None },
+            None => self.identity.clone(),
+        };
+        let mut options = Self {
+            environment,
+            directory: command.directory.clone().unwrap_or_else(|| self.directory.clone()),
+            has_terminal: command.terminal.is_some(),
+            command: command.arguments.clone(),
+            ..self.clone()
+        };
+        options.set_identity(identity);
+        options
     }
 
     /// Returns the paths at which the program may be, in their order: the command itself if it has a slash, otherwise
@@ -100,25 +144,51 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
 
     #[test]
     fn options_end_at_the_program() {
-        let options =
+        let root = || User { user: 0, group: 0, groups: Vec::new(), home: None };
+        let mut options =
             Options::parse(["-e", "A=b=c", "--trace", "-w", "/tmp", "-u", "5:6", "sh", "-c", "x"]).unwrap();
         assert!(options.traces && !options.shows_missing);
         assert_eq!((options.user.as_str(), options.directory.as_str()), ("5:6", "/tmp"));
         assert_eq!(options.command, ["sh", "-c", "x"]);
-        assert_eq!(options.environment, ["A=b=c", PATH]);
+        options.set_identity(User { user: 5, group: 6, groups: Vec::new(), home: Some("/home/five".into()) });
+        assert_eq!(options.environment, ["A=b=c", PATH, "HOME=/home/five"]);
         assert_eq!(options.candidates()[5], "/bin/sh");
         let mut direct =
             Options::parse(["-e", "PATH=/a", "--tmpfs", "/run:size=8192,mode=700", "--", "/b/c", "--trace"])
                 .unwrap();
-        direct.add_default("HOME=/root");
-        direct.add_default("PATH=/b");
+        direct.set_identity(root());
         let run = TmpfsMount { path: "/run".into(), len_bytes: Some(8192), permissions: 0o700 };
         assert_eq!(direct.tmpfs, [run]);
         assert_eq!((direct.candidates(), direct.traces), (alloc::vec!["/b/c".into()], false));
         assert_eq!(direct.environment, ["PATH=/a", "HOME=/root"]);
+    }
+
+    #[test]
+    fn a_command_has_what_it_says_and_the_rest_of_the_program() {
+        let mut program = Options::parse(["-it", "-e", "A=1", "-e", "B=2", "-w", "/tmp", "sh"]).unwrap();
+        assert!(program.attaches && program.has_terminal);
+        program.set_identity(User { user: 1, group: 2, groups: vec![3], home: Some("/home/one".into()) });
+        assert!(program.environment.contains(&"TERM=xterm".into()));
+        let spec = CommandSpec {
+            arguments: vec!["ls".into()],
+            environment: vec!["A=3".into()],
+            user: Some((7, 8)),
+            ..CommandSpec::default()
+        };
+        let command = program.of_command(&spec);
+        assert_eq!(command.environment.iter().filter(|variable| variable.starts_with("A=")).count(), 1);
+        assert!(command.environment.contains(&"A=3".into()) && command.environment.contains(&"B=2".into()));
+        assert_eq!(
+            (command.directory.as_str(), command.identity.user, command.identity.group),
+            ("/tmp", 7, 8)
+        );
+        assert!(command.identity.groups.is_empty());
+        assert_eq!(program.of_command(&CommandSpec::default()).identity, program.identity);
+        assert_eq!(command.command, ["ls"]);
     }
 
     #[test]

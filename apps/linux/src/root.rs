@@ -12,9 +12,9 @@ use isola_linux::{TmpfsMount, User};
 use isola_linux_abi::numbers::{O_CREAT, O_EXCL, O_WRONLY};
 use isola_linux_files::FileSystem;
 use isola_linux_files::{
-    Caller, CallerIds, Console, Credentials, DescriptorTable, DeviceTable, Errno, LastLink, MountFlags,
-    MountedFileSystem, Namespace, O_NONBLOCK, OverlayFs, TmpFs, TmpFsOptions, View, VolumeChanges, VolumeFs,
-    device_file_system,
+    Caller, CallerIds, Console, Credentials, DescriptorTable, DevPts, DeviceTable, Errno, LastLink,
+    MountFlags, MountedFileSystem, Namespace, O_NONBLOCK, OverlayFs, TmpFs, TmpFsOptions, View,
+    VolumeChanges, VolumeFs, device_file_system,
 };
 use isola_linux_memory::UserBuffer;
 use isola_linux_processes::System;
@@ -38,6 +38,7 @@ const PAGES_PART: u64 = 8;
 pub struct Root {
     /// All mounts.
     pub namespace: Arc<Namespace>,
+    devices: Arc<DeviceTable>,
     volumes: Volumes,
     /// The volumes for changes.
     writable: Vec<Arc<VolumeFs>>,
@@ -64,7 +65,7 @@ pub async fn mount(console: &Arc<Console>, tmpfs: &[TmpfsMount]) -> Result<Root,
         }
     };
     let namespace = Namespace::new(MountedFileSystem::new(files), &source, MountFlags::default());
-    let mut root = Root { namespace, volumes, writable };
+    let mut root = Root { namespace, devices: devices.clone(), volumes, writable };
     let random = |bytes: &mut [u8]| {
         for piece in bytes.chunks_mut(8) {
             piece.copy_from_slice(&isola::entropy().to_le_bytes()[..piece.len()]);
@@ -133,7 +134,7 @@ impl Root {
                 println!("linux: changes of a volume cannot be written: {error}");
             }
         }
-        let Self { volumes, writable, namespace } = self;
+        let Self { volumes, writable, namespace, devices: _ } = self;
         let is_changed = !writable.is_empty();
         drop((writable, namespace));
         if is_changed {
@@ -142,11 +143,13 @@ impl Root {
         }
     }
 
-    /// Mounts `/proc` and `/sys`, which show the state of the system.
+    /// Mounts `/proc` and `/sys`, which show the state of the system, and `/dev/pts` with its terminals.
     ///
     /// # Errors
     /// A text for people.
     pub async fn mount_generated(&self, system: &Arc<System>) -> Result<(), String> {
+        system.terminals.register(&self.devices);
+        self.mount_at("/dev/pts", DevPts::new(&system.terminals), "devpts", false).await?;
         self.mount_at("/proc", proc_file_system(system), "proc", false).await?;
         self.mount_at("/sys", sys_file_system(system), "sysfs", true).await?;
         self.mount_at("/sys/fs/cgroup", cgroup_file_system(system), "cgroup2", false).await

@@ -51,6 +51,7 @@ mod begin;
 pub mod console;
 pub mod files;
 mod grid_query;
+mod session;
 mod stop;
 pub mod storage;
 
@@ -72,6 +73,7 @@ pub use isola_rcu as rcu;
 pub use isola_resolver as resolver;
 pub use isola_resources as grid;
 pub use isola_user_mode as user_mode;
+pub use session::{SessionKey, serve_sessions};
 pub use stop::stop_requested;
 
 /// The expansion of this crate's macros. Each item is safe to call from any code, or `unsafe`; none gives access to the

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | this | run, start, stop and remove |
 //! | [`ports`] | the host's ports that forward to a cell |
+//! | [`sessions`] | sessions with programs in a running cell |
 //! | `volumes` | the block devices with a cell's volumes |
 //!
 //! A failed step undoes the steps before it, so a command takes effect completely or not at all.
 
 pub mod ports;
+pub mod sessions;
 mod volumes;
 
 use crate::client::{Client, ClientError};

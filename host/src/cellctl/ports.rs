@@ -164,6 +164,19 @@ pub(super) fn publish_ports(
     Ok(new)
 }
 
+/// Unpublishes ports that were published for the cell.
+pub(super) fn withdraw_ports(
+    locked: &LockedMachine,
+    cell: &CellInfo,
+    ports: &[Publication],
+) -> Result<(), CellError> {
+    remove_forwards(locked, ports)?;
+    let store = locked.cells();
+    let mut record = record_of(&store, cell);
+    record.published.retain(|port| !ports.contains(port));
+    Ok(store.save(&cell.spec.name, &record)?)
+}
+
 pub(super) fn unpublish_all(locked: &LockedMachine, cell: &CellInfo) -> Result<(), CellError> {
     let store = locked.cells();
     if let Some(mut record) = store.load(&cell.spec.name, cell.id).filter(|r| !r.published.is_empty()) {

@@ -4,9 +4,9 @@ use super::{Context, Failure};
 use crate::cellctl::{look_up, waits_for_restart};
 use crate::machine::LockedMachine;
 use crate::machine::state::MachineDir;
-use crate::output::Format;
 use crate::output::printable::Console;
 use crate::output::view::is_running;
+use crate::output::{Format, error_text};
 use isola_abi::id::CellId;
 use isola_abi::management::{CellInfo, LogPiece};
 use serde::Serialize;
@@ -27,6 +27,16 @@ pub(super) struct Follower {
     /// The position of the next byte to read.
     read: u64,
     console: Console,
+    target: LogTarget,
+}
+
+/// Where a cell's output is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogTarget {
+    /// On the standard output.
+    Output,
+    /// On the error output, as a program has the standard output.
+    ErrorOutput,
 }
 
 /// A piece of a cell's output: the JSON form.
@@ -43,7 +53,19 @@ struct LogView<'a> {
 impl Follower {
     /// Creates a reader at the beginning of the output.
     pub(super) fn new(dir: MachineDir, name: &str) -> Self {
-        Self { dir, name: name.to_owned(), id: None, read: 0, console: Console::default() }
+        Self {
+            dir,
+            name: name.to_owned(),
+            id: None,
+            read: 0,
+            console: Console::default(),
+            target: LogTarget::Output,
+        }
+    }
+
+    /// Prints on the error output.
+    pub(super) fn on_error_output(self) -> Self {
+        Self { target: LogTarget::ErrorOutput, ..self }
     }
 
     /// Prints new output in one turn; returns the state of the cell.
@@ -90,6 +112,10 @@ impl Follower {
         }
         self.read = piece.from + piece.bytes.len() as u64;
         if piece.bytes.is_empty() {
+            return Ok(());
+        }
+        if self.target == LogTarget::ErrorOutput {
+            error_text(&String::from_utf8_lossy(&piece.bytes));
             return Ok(());
         }
         match context.output.format {

@@ -31,6 +31,7 @@ impl Interrupts {
         thread::spawn(move || {
             for _ in signals.forever() {
                 if shared.fetch_add(1, Ordering::Relaxed) + 1 >= AT_ONCE {
+                    let _ = ratatui::crossterm::terminal::disable_raw_mode();
                     process::exit(i32::from(INTERRUPTED));
                 }
             }

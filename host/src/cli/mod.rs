@@ -3,15 +3,18 @@
 //! Exit codes: 0 success; 1 the command was rejected or failed; 2 the command line is invalid. `isola run` in the
 //! foreground returns the cell's own exit code; [`run`] lists its codes for a cell without one.
 
+mod attach;
 mod borrow;
 mod capture;
 mod complete;
 mod cores;
+mod cp;
 mod demo;
 mod doctor;
 mod down;
 mod elastic;
 mod events;
+mod exec;
 mod failure;
 mod follow;
 mod grid;
@@ -75,6 +78,7 @@ Examples:
   isola profile kv                        the functions in which its cores spend their time
   isola metrics --listen                  serve metrics for Prometheus
   isola logs -f kv                        follow its output
+  isola exec -it web -- sh                execute a command in a cell with Linux programs
   isola resize kv --memory +64M           give a running cell more memory
   isola stop kv && isola rm kv            end the cell, and remove its records
   isola elastic kv --p99 2ms..5ms         borrow cores from cells that lend, according to the load
@@ -107,6 +111,8 @@ enum Verb {
     Down(down::Arguments),
     Run(Box<run::Arguments>),
     Ps(ps::Arguments),
+    Exec(exec::Arguments),
+    Cp(cp::Arguments),
     Logs(logs::Arguments),
     Start(start::Arguments),
     Stop(stop::StopArguments),
@@ -179,6 +185,8 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Down(arguments) => down::down(context, &arguments),
         Verb::Run(arguments) => run::run(context, *arguments),
         Verb::Ps(arguments) => ps::ps(context, &arguments),
+        Verb::Exec(arguments) => exec::exec(context, arguments),
+        Verb::Cp(arguments) => cp::cp(context, &arguments),
         Verb::Logs(arguments) => logs::logs(context, &arguments),
         Verb::Start(arguments) => start::start(context, &arguments),
         Verb::Stop(arguments) => stop::stop(context, &arguments),

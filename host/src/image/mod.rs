@@ -12,6 +12,7 @@ pub mod signing;
 use crate::names::nearest;
 use elf::{ElfImage, ImageError};
 use isola_abi::integrity::ImageDigest;
+use isola_abi::session::GREETING;
 use sha2::{Digest, Sha256};
 use std::env;
 use std::ffi::OsString;
@@ -94,6 +95,11 @@ pub struct CellImage {
 }
 
 impl CellImage {
+    /// Returns whether the image's programs have standard input, by the greeting that its sessions send.
+    pub fn serves_sessions(&self) -> bool {
+        self.bytes.windows(GREETING.len()).any(|bytes| bytes == GREETING)
+    }
+
     /// Reads the cell image in the file `path`.
     ///
     /// # Errors

@@ -117,6 +117,15 @@ impl Output {
     }
 }
 
+/// Prints text of a cell on the error output. A terminal gets it in [`printable()`] form.
+pub fn error_text(text: &str) {
+    if io::stderr().is_terminal() {
+        text.lines().for_each(error_line);
+    } else {
+        eprint!("{text}");
+    }
+}
+
 /// Prints a line on the error output. A terminal gets it in [`printable()`] form.
 pub fn error_line(text: &str) {
     eprintln!("{}", for_error_output(text));

@@ -78,6 +78,8 @@ pub struct QueryAnswer {
     pub activity_count: u64,
     /// The cycles that all activities have used.
     pub activity_cycles: u64,
+    /// The port of the session that the query asked for.
+    pub session_port: Option<u16>,
     /// The extent of the answer.
     pub extent: Extent,
 }
@@ -184,6 +186,7 @@ struct PartialAnswer {
     activities: Vec<ActivityUsage>,
     activity_count: u64,
     activity_cycles: u64,
+    session_port: Option<u16>,
     refused: Option<String>,
     taken: usize,
 }
@@ -214,6 +217,7 @@ impl PartialAnswer {
             }
             AnswerRecord::Activity(activity) => self.activities.push(*activity),
             AnswerRecord::Refused(reason) => self.refused = Some(reason),
+            AnswerRecord::SessionPort(port) => self.session_port = Some(port),
             AnswerRecord::Done { core: _, connections, half_open, time_wait } => {
                 self.done = self.done.saturating_add(1);
                 self.meant = self.meant.saturating_add(connections.into());
@@ -252,6 +256,7 @@ impl PartialAnswer {
             activities: self.activities,
             activity_count: self.activity_count,
             activity_cycles: self.activity_cycles,
+            session_port: self.session_port,
             extent,
         })
     }

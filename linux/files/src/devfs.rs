@@ -118,10 +118,12 @@ pub fn device_file_system(
         });
         make(name, NewContent::Device(InodeKind::CharacterDevice, number), 0o666)?;
     }
-    let (tty, console_number) = (DeviceNumber::new(5, 0), DeviceNumber::new(5, 1));
-    // No process has a controlling terminal.
-    devices.register(tty, |_, _: CallerIds| Err::<Arc<dyn FileObject>, _>(Errno::ENXIO));
-    make("tty", NewContent::Device(InodeKind::CharacterDevice, tty), 0o666)?;
+    // `Terminals::register` serves these two.
+    for (name, minor) in [("tty", 0), ("ptmx", 2)] {
+        let number = DeviceNumber::new(5, minor);
+        make(name, NewContent::Device(InodeKind::CharacterDevice, number), 0o666)?;
+    }
+    let console_number = DeviceNumber::new(5, 1);
     let console = console.clone();
     devices.register(console_number, move |_, _: CallerIds| {
         let object: Arc<dyn FileObject> = console.clone();

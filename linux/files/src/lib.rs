@@ -63,6 +63,7 @@ mod pipe;
 mod poll;
 mod procfs;
 pub mod splice;
+mod terminal;
 mod timerfd;
 mod tmpfs;
 mod volume;
@@ -106,6 +107,11 @@ pub use overlay::OverlayFs;
 pub use pipe::{MOST_PIPE_CAPACITY, PIPE_BUF, PIPE_CAPACITY, Pipe, PipeEnd, pipe};
 pub use poll::{PollEntry, PollFiles, poll_files, ready_files};
 pub use procfs::{ProcessDirectories, number_of_name, proc_file_system, sys_file_system};
+pub use terminal::{
+    DevPts, LineDiscipline, MOST_INPUT, MOST_OUTPUT, MOST_TERMINALS, ReadPlan, TERMIOS_LEN, TERMIOS2_LEN,
+    Terminal, TerminalAnswer, TerminalEnd, TerminalFile, TerminalProcesses, TerminalSettings, Terminals,
+    changes_terminal,
+};
 pub use timerfd::{AlarmKey, AlarmService, Timer};
 pub use tmpfs::{TmpFs, TmpFsOptions};
 pub use volume::{VolumeChanges, VolumeFs};

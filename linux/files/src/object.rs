@@ -79,6 +79,11 @@ pub trait FileObject: Any + Send + Sync {
         Outcome::error(Errno::ENOTTY)
     }
 
+    /// Returns whether it is an end of a [terminal](crate::TerminalFile).
+    fn is_terminal(&self) -> bool {
+        false
+    }
+
     /// Returns the pages, for mappings.
     fn pages(self: Arc<Self>) -> Option<Arc<dyn PageSource>> {
         None

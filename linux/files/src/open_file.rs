@@ -27,6 +27,7 @@ pub struct OpenFile {
     location: Option<Location>,
     flags: AtomicU32,
     is_socket: bool,
+    is_terminal: bool,
     position: AsyncLock<Position>,
     pub(crate) watches: crate::epoll::Watches,
 }
@@ -63,12 +64,14 @@ fn check_region(offset: u64, len: usize) -> Result<(), Errno> {
 impl OpenFile {
     fn new(body: Body, location: Option<Location>, flags: u32) -> Arc<Self> {
         let is_socket = matches!(&body, Body::Object(object) if object.is_socket());
+        let is_terminal = matches!(&body, Body::Object(object) if object.is_terminal());
         Arc::new(Self {
             is_socket,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             body,
             location,
             flags: AtomicU32::new(flags),
+            is_terminal,
             position: AsyncLock::default(),
             watches: Default::default(),
         })
@@ -119,6 +122,12 @@ impl OpenFile {
     /// Returns the object as a certain type.
     pub fn object_as<T: FileObject>(&self) -> Option<&T> {
         self.object().and_then(|object| object.downcast())
+    }
+
+    /// Returns the end of a terminal, if it is one.
+    #[inline]
+    pub fn terminal(&self) -> Option<&crate::TerminalFile> {
+        if self.is_terminal { self.object_as() } else { None }
     }
 
     /// Returns access mode and status flags, as `fcntl(F_GETFL)`.

@@ -80,6 +80,7 @@ fn take(thread: &Thread) -> Option<(SignalInfo, SignalAction)> {
 fn default_action(thread: &mut Thread, signal: Signal) {
     match signal.default_action() {
         DefaultAction::Ignore | DefaultAction::Continue => {}
+        DefaultAction::Stop if thread.system.ignores_stop(&thread.process, signal) => {}
         DefaultAction::Stop => thread.system.stop_process(&thread.process, signal),
         DefaultAction::Terminate | DefaultAction::Core => kill(thread, signal),
     }

@@ -233,6 +233,37 @@ impl<P: Clone> Family<P> {
         self.members.values().filter(alive).map(|member| member.process.clone()).collect()
     }
 
+    /// Returns whether a process group is orphaned: no member has a parent in another group of the same session, which could
+    /// continue it after a stop.
+    pub fn is_orphaned(&self, group: u32) -> bool {
+        !self.members.values().any(|member| {
+            member.group == group
+                && !matches!(member.phase, Phase::Ended(_))
+                && self
+                    .members
+                    .get(&member.parent)
+                    .is_some_and(|parent| parent.session == member.session && parent.group != group)
+        })
+    }
+
+    /// Returns whether a member of a group is stopped.
+    pub fn has_stopped(&self, group: u32) -> bool {
+        self.members.values().any(|member| member.group == group && member.phase == Phase::Stopped)
+    }
+
+    /// Returns the groups that the end of a process may make orphaned: its own, and those of its children.
+    pub fn groups_beside(&self, pid: u32) -> Vec<u32> {
+        let mut groups: Vec<u32> = self
+            .members
+            .iter()
+            .filter(|(other, member)| **other == pid || member.parent == pid)
+            .map(|(_, member)| member.group)
+            .collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+
     /// Records that a process has executed a program: its parent can no longer change its group.
     pub fn executed(&mut self, pid: u32) {
         if let Some(member) = self.members.get_mut(&pid) {

@@ -1,15 +1,15 @@
-//! The first process.
+//! Processes that no other process creates: the first one, and commands beside it.
 
 use crate::Errno;
 use crate::control::Control;
 use crate::credentials::Credentials;
 use crate::exec::{execute, new_memory, open_program};
 use crate::exit_status::ExitStatus;
-use crate::family::INIT;
+use crate::family::{ChildSelector, INIT, WaitOptions};
 use crate::limits::Limits;
 use crate::loader::ProgramInput;
 use crate::process::Process;
-use crate::signals::{SignalActions, SignalSet};
+use crate::signals::{Signal, SignalActions, SignalSet};
 use crate::system::System;
 use crate::thread::Thread;
 use crate::thread_state::ThreadState;
@@ -20,7 +20,7 @@ use isola_linux_abi::numbers::AT_FDCWD;
 use isola_linux_files::{self as files, DescriptorTable, OnExec, OpenFile, View};
 use isola_linux_memory::MemoryLimits;
 
-/// The program of the first process.
+/// The program of a process that no other creates.
 pub struct FirstProgram {
     /// Arguments, environment, and the path of its file.
     pub input: ProgramInput,
@@ -28,7 +28,7 @@ pub struct FirstProgram {
     pub directory: Vec<u8>,
     /// Its user and groups.
     pub credentials: Credentials,
-    /// The open files with descriptors 0, 1 and 2.
+    /// The open files with descriptors 0, 1 and 2. If the first is a terminal, it is the controlling terminal.
     pub standard_files: [Arc<OpenFile>; 3],
 }
 
@@ -37,23 +37,84 @@ pub struct FirstProgram {
 /// # Errors
 /// Those of the working directory and of the program's file.
 pub async fn start(system: &Arc<System>, program: FirstProgram) -> Result<ExitStatus, Errno> {
+    let process = start_process(system, program, StartOrder::First).await?;
+    let ended = || system.ended_status();
+    Ok(process.changes.wait_until(ended).await)
+}
+
+/// A process that was started beside the first one, in a session of its own.
+pub struct StartedCommand {
+    system: Arc<System>,
+    process: Arc<Process>,
+}
+
+/// Starts a process beside the first one, as `isola exec` does.
+///
+/// # Errors
+/// [`Errno::ESRCH`] if the first process does not run; those of [`start`].
+pub async fn start_command(system: &Arc<System>, program: FirstProgram) -> Result<StartedCommand, Errno> {
+    let process = start_process(system, program, StartOrder::Beside).await?;
+    Ok(StartedCommand { system: system.clone(), process })
+}
+
+impl StartedCommand {
+    /// Returns the id of the process.
+    pub fn pid(&self) -> u32 {
+        self.process.pid
+    }
+
+    /// Waits until the process has ended.
+    pub async fn ended(&self) -> ExitStatus {
+        let pid = self.process.pid;
+        let options = WaitOptions { exited: true, stopped: false, continued: false, keeps: false };
+        let ended = || match self.system.family.lock().wait(0, ChildSelector::Process(pid), options) {
+            Ok(child) => child.map(|child| child.status),
+            Err(_) => Some(ExitStatus::Killed { signal: Signal::SIGKILL, dumps_core: false }),
+        };
+        self.process.changes.wait_until(ended).await
+    }
+
+    /// Ends the process as a hang-up of its terminal does, without a terminal: its group gets SIGHUP.
+    pub fn hang_up(&self) {
+        self.system.signal_group(self.process.pid, Signal::SIGHUP);
+    }
+}
+
+/// Whether a process is the first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StartOrder {
+    First,
+    Beside,
+}
+
+async fn start_process(
+    system: &Arc<System>,
+    program: FirstProgram,
+    order: StartOrder,
+) -> Result<Arc<Process>, Errno> {
     let limits = Limits::default();
     let memory_limits = MemoryLimits::default();
     let memory = new_memory(system, memory_limits, system.root_group.charge())?;
-    let state = Arc::new(ThreadState::new(INIT, SignalSet::EMPTY, Vec::new()));
-    let process = system.family.lock().add_process(None, None, |pid| {
-        let control = Control::new(&system.environment, system.root_group.clone(), pid, b"init");
-        Ok(Process::new(
-            pid,
-            state.clone(),
-            SignalActions::default(),
-            limits,
-            control,
-            system.environment.monotonic_ns(),
-        ))
-    })?;
+    let created_ns = system.environment.monotonic_ns();
+    let (process, state) = {
+        let mut family = system.family.lock();
+        if order == StartOrder::Beside && (family.process(INIT).is_none() || family.is_zombie(INIT)) {
+            return Err(Errno::ESRCH);
+        }
+        let mut first = None;
+        let process = family.add_process(None, None, |pid| {
+            let state = Arc::new(ThreadState::new(pid, SignalSet::EMPTY, Vec::new()));
+            first = Some(state.clone());
+            let control = Control::new(&system.environment, system.root_group.clone(), pid, b"init");
+            Ok(Process::new(pid, state, SignalActions::default(), limits, control, created_ns))
+        })?;
+        (process, first.ok_or(Errno::EAGAIN)?)
+    };
     let account = process.control.account().ok_or(Errno::ESRCH)?;
     let descriptors = DescriptorTable::new();
+    if let Some(terminal) = program.standard_files[0].terminal() {
+        terminal.terminal().give_to(process.pid, process.pid);
+    }
     for file in program.standard_files {
         descriptors.install(file, OnExec::Keep, usize::MAX)?;
     }
@@ -87,8 +148,7 @@ pub async fn start(system: &Arc<System>, program: FirstProgram) -> Result<ExitSt
         return Err(error);
     }
     thread.start();
-    let ended = || system.ended_status();
-    Ok(process.changes.wait_until(ended).await)
+    Ok(process)
 }
 
 /// Makes the first process execute its program.

@@ -8,6 +8,7 @@ use crate::exit_status::ExitStatus;
 use crate::family::{ChildNotice, Family, ProcessorTime};
 use crate::futex::Futexes;
 use crate::ipc::Ipc;
+use crate::job_control::JobControl;
 use crate::missing::MissingCalls;
 use crate::process::Process;
 use crate::signals::{Handler, SI_USER, Signal, SignalFacts, SignalInfo, SignalSet};
@@ -23,7 +24,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use isola_linux_abi::net::{AF_NETLINK, AF_UNIX};
 use isola_linux_abi::numbers::SA_NOCLDSTOP;
 use isola_linux_abi::numbers::SA_NOCLDWAIT;
-use isola_linux_files::{Events, MemoryFiles, Namespace, TmpFsOptions};
+use isola_linux_files::{Events, MemoryFiles, Namespace, Terminals, TmpFsOptions};
 use isola_linux_memory::{BoxFuture, MemoryCharge};
 use isola_linux_sockets::{Families, NetlinkFamily, SocketClock, UnixFamily};
 use isola_user_mode::UserMode;
@@ -57,6 +58,8 @@ pub struct System {
     pub sockets: Arc<Families>,
     /// The unix sockets among them.
     pub unix_sockets: Arc<UnixFamily>,
+    /// The terminals.
+    pub terminals: Arc<Terminals>,
     /// The relations of processes.
     pub family: Mutex<Family<Arc<Process>>>,
     /// The threads that wait for words of memory.
@@ -97,7 +100,7 @@ impl System {
         let unix_sockets = UnixFamily::new();
         sockets.register(AF_UNIX, unix_sockets.clone());
         sockets.register(AF_NETLINK, NetlinkFamily::new(&sockets));
-        Arc::new(Self {
+        let system = Arc::new(Self {
             user_mode,
             environment,
             memory_charge: root_group.charge(),
@@ -111,6 +114,7 @@ impl System {
             memory_files,
             sockets,
             unix_sockets,
+            terminals: Terminals::new(),
             family: Mutex::default(),
             futexes: Futexes::default(),
             ipc,
@@ -120,7 +124,9 @@ impl System {
             host_name,
             traces,
             ended: Mutex::new(None),
-        })
+        });
+        system.terminals.set_processes(Arc::new(JobControl(Arc::downgrade(&system))));
+        system
     }
 
     /// Returns 16 random bytes.
@@ -212,6 +218,12 @@ impl System {
         notice.into_iter().for_each(|notice| self.notify(notice, ProcessorTime::default()));
     }
 
+    /// Returns whether a stop by this signal is void: of a terminal, for a group that nobody could continue.
+    pub fn ignores_stop(&self, process: &Process, signal: Signal) -> bool {
+        let family = self.family.lock();
+        signal != Signal::SIGSTOP && family.group(process.pid).is_ok_and(|group| family.is_orphaned(group))
+    }
+
     fn continue_process(&self, process: &Arc<Process>) {
         process.set_stopped(false);
         let notice = self.family.lock().stop_or_continue(process.pid, ExitStatus::Continued);
@@ -226,10 +238,15 @@ impl System {
         process.aio.clear();
         process.timers.end(self, process);
         self.ipc.semaphores.end_process(process.pid, self.environment.unix_ns() / 1_000_000_000);
-        let (orphans, notices) = {
+        self.leader_ends(process.pid);
+        let (orphans, notices, orphaned) = {
             let mut family = self.family.lock();
             let orphans = family.children(process.pid);
-            (orphans, family.end(process.pid, status, time))
+            let mut groups = family.groups_beside(process.pid);
+            groups.retain(|group| !family.is_orphaned(*group));
+            let notices = family.end(process.pid, status, time);
+            groups.retain(|group| family.is_orphaned(*group) && family.has_stopped(*group));
+            (orphans, notices, groups)
         };
         process.set_ended();
         for orphan in orphans {
@@ -239,6 +256,7 @@ impl System {
                 let _ = self.send(&orphan, SignalInfo::sent(signal, SI_USER, process.pid, 0));
             }
         }
+        orphaned.into_iter().for_each(|group| self.hang_up_group(group));
         for notice in notices {
             self.notify(notice, time);
         }

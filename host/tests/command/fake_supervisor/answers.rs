@@ -108,6 +108,10 @@ fn facts(query: Query) -> Vec<AnswerRecord> {
         }
         Query::ChangeGrid(change) => grid(change.policy.and_then(PolicyChange::policy)),
         Query::Activities { most } => activities(most),
+        Query::OpenSession(_) => vec![
+            AnswerRecord::Begin { cores: 0 },
+            AnswerRecord::Refused("its application executes no commands".into()),
+        ],
         Query::Capture(_) | Query::EndCapture | Query::Trace(_) | Query::Profile(_) => Vec::new(),
     }
 }

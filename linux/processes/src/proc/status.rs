@@ -57,11 +57,14 @@ pub(super) fn stat(system: &System, process: &Process, thread: Option<&ThreadSta
     let usage = memory(process).map(|memory| memory.usage()).unwrap_or_default();
     let (policy, nice) = (process.control.policy(), process.control.nice());
     let priority = if policy.is_real_time() { -1 - policy.priority as i32 } else { ORDINARY_PRIORITY + nice };
+    let terminal = system.terminals.of_session(session);
+    let (terminal, foreground) = terminal
+        .map_or((0, -1), |terminal| (terminal.device().encoded() as i64, i64::from(terminal.session().1)));
     let first = process.threads();
     let core =
         thread.or(first.first().map(|first| &**first)).map_or(0, |one| one.core.load(Ordering::Relaxed));
     format!(
-        "{} ({}) {letter} {parent} {group} {session} 0 -1 4194304 {} 0 0 0 {} {} {} {} {priority} {nice} {} 0 {} {} {} {} \
+        "{} ({}) {letter} {parent} {group} {session} {terminal} {foreground} 4194304 {} 0 0 0 {} {} {} {} {priority} {nice} {} 0 {} {} {} {} \
          0 0 0 0 0 0 0 0 0 0 0 0 17 {core} {} {} 0 0 0 0 0 0 0 0 0 0 0\n",
         thread.map_or(process.pid, ThreadState::tid),
         shown_name(process, thread),

@@ -367,6 +367,38 @@ impl Cell {
         self.run_tasks(async move { start(&system, program).await })
     }
 
+    /// Runs the program of a file as the first process with these open files, beside another future.
+    pub fn run_with(
+        &self,
+        path: &str,
+        standard_files: [Arc<OpenFile>; 3],
+        beside: impl Future<Output = ()> + 'static,
+    ) -> ExitStatus {
+        let program = FirstProgram {
+            input: ProgramInput {
+                arguments: vec![path.as_bytes().to_vec()],
+                environment: Vec::new(),
+                path: path.as_bytes().to_vec(),
+            },
+            directory: b"/".to_vec(),
+            credentials: Credentials::of(0, 0, vec![]),
+            standard_files,
+        };
+        let system = self.system.clone();
+        self.run_tasks(async move {
+            let mut beside = Box::pin(beside);
+            let mut started = Box::pin(start(&system, program));
+            let mut is_over = false;
+            poll_fn(|context| {
+                let ended = started.as_mut().poll(context);
+                is_over = is_over || beside.as_mut().poll(context).is_ready();
+                ended
+            })
+            .await
+            .expect("the program starts")
+        })
+    }
+
     /// Returns the output of the programs.
     pub fn output(&self) -> String {
         String::from_utf8(self.console.0.lock().unwrap().clone()).unwrap()

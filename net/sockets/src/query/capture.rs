@@ -79,7 +79,8 @@ pub(super) fn answer(number: u32, query: &Query) {
         | Query::Grid
         | Query::ChangeGrid(_)
         | Query::ChangeRules(_)
-        | Query::Activities { .. } => close(number),
+        | Query::Activities { .. }
+        | Query::OpenSession(_) => close(number),
     }
 }
 

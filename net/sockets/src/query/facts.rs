@@ -118,7 +118,8 @@ fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> CoreFacts {
         | Query::Grid
         | Query::ChangeGrid(_)
         | Query::ChangeRules(_)
-        | Query::Activities { .. } => CoreFacts::default(),
+        | Query::Activities { .. }
+        | Query::OpenSession(_) => CoreFacts::default(),
     }
 }
 

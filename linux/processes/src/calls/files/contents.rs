@@ -1,9 +1,11 @@
 //! Calls that read and write.
 
+use super::terminals;
 use crate::Errno;
 use crate::asynchronous::once;
 use crate::calls::CallResult;
 use crate::calls::sockets::{read_socket, write_socket};
+use crate::job_control::check_write;
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
 use isola_linux_abi::numbers::{
@@ -71,6 +73,9 @@ impl Manner {
         if file.is_socket() && self.offset.is_none() && !self.nowait {
             return read_socket(thread, file, buffer).await;
         }
+        if let Some(terminal) = file.terminal() {
+            return terminals::read(thread, file, terminal, buffer, self.offset).await;
+        }
         let read = async |buffer: &mut UserBuffer| match self.offset {
             None => file.read(buffer).await,
             Some(offset) => file.read_at(offset, buffer).await,
@@ -84,6 +89,9 @@ impl Manner {
     async fn write(self, thread: &Thread, file: &OpenFile, mut buffer: UserBuffer) -> CallResult {
         if file.is_socket() && self.offset.is_none() && !self.nowait {
             return write_socket(thread, file, buffer).await;
+        }
+        if let Some(terminal) = file.terminal() {
+            check_write(thread, terminal)?;
         }
         if thread.process.control.limits_files() && file.kind() == InodeKind::File {
             let position = match self.offset {

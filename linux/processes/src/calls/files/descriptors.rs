@@ -283,7 +283,10 @@ pub async fn ioctl(thread: &mut Thread, descriptor: i32, request: u32, argument:
         // A file that does not know the request must not complain about its argument.
         _ => thread.memory.buffer(argument, len as u64, access).await.unwrap_or_default(),
     };
-    let result = thread.interruptible(file.control(request, argument, &mut buffer)).await?;
+    let result = match file.terminal() {
+        Some(terminal) => super::terminals::request(thread, terminal, request, argument, &mut buffer),
+        None => thread.interruptible(file.control(request, argument, &mut buffer)).await?,
+    };
     if result == Err(Errno::ENOTTY) {
         thread.system.missing.count(&alloc::format!("ioctl {request:#x}"));
     }

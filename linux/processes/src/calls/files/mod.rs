@@ -6,6 +6,7 @@ mod inotify;
 mod names;
 mod readiness;
 mod splice;
+mod terminals;
 
 pub use contents::*;
 pub use descriptors::*;
