@@ -151,7 +151,7 @@ fn step(processor: &mut Processor<'_>, input: &mut InputReader<'_>) -> Result<()
         220..=224 => set_action(processor, input),
         225..=229 => {
             let (pid, signal) = (u64::from(input.byte() % 6 + 1), u64::from(input.byte() % 65));
-            let number = if selector % 2 == 0 { linux::__NR_kill } else { linux::__NR_tkill };
+            let number = if selector.is_multiple_of(2) { linux::__NR_kill } else { linux::__NR_tkill };
             call(processor, number.into(), [pid, signal, 0, 0, 0, 0])
         }
         230..=233 => {

@@ -1,19 +1,24 @@
 //! A simulated cell for hostile Linux programs: it must neither panic nor hang, and gives all memory back.
 
+use isola_abi::id::ActivityId;
 use isola_linux_files::{
-    Caller, CallerIds, Console, ConsoleOutput, DescriptorTable, DeviceTable, FileSystem, LastLink,
+    Caller, CallerIds, Console, ConsoleOutput, DescriptorTable, DevPts, DeviceTable, FileSystem, LastLink,
     MountFlags, MountedFileSystem, Namespace, TmpFs, TmpFsOptions, View, device_file_system,
 };
 use isola_linux_memory::{BoxFuture, FrameBudget, UserBuffer};
+use isola_linux_processes::cgroup::cgroup_file_system;
 use isola_linux_processes::credentials::Credentials;
 use isola_linux_processes::loader::ProgramInput;
 use isola_linux_processes::proc::{proc_file_system, sys_file_system};
-use isola_linux_processes::{Environment, FirstProgram, System, TaskMaker, start};
+use isola_linux_processes::{
+    Activities, CoreTime, Environment, FirstProgram, Share, SharedResource, System, TaskMaker, TaskPlacement,
+    start,
+};
 use isola_linux_sim::{Program, SimulatedUserMode, run};
 use std::any::Any;
 use std::cell::Cell as Slot;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -53,6 +58,32 @@ struct SimulatedEnvironment {
     random: AtomicU64,
     tasks: Mutex<Vec<TaskMaker>>,
     sleepers: Arc<Mutex<Vec<(u64, Waker)>>>,
+    activities: CountedActivities,
+}
+
+/// Activities without accounts: the number of those that have not ended.
+#[derive(Default)]
+struct CountedActivities {
+    registered: AtomicU32,
+    ended: AtomicU32,
+}
+
+impl Activities for CountedActivities {
+    fn register(&self, _: Option<ActivityId>, _: &str) -> Option<ActivityId> {
+        Some(ActivityId(self.registered.fetch_add(1, Ordering::Relaxed) + 1))
+    }
+
+    fn rename(&self, _: ActivityId, _: &str) {}
+
+    fn end(&self, _: ActivityId, _: Option<ActivityId>) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn cycles(&self, _: ActivityId) -> u64 {
+        0
+    }
+
+    fn set_share(&self, _: ActivityId, _: SharedResource, _: Share) {}
 }
 
 impl Environment for SimulatedEnvironment {
@@ -79,7 +110,7 @@ impl Environment for SimulatedEnvironment {
         }))
     }
 
-    fn spawn(&self, task: TaskMaker) {
+    fn spawn(&self, task: TaskMaker, _: TaskPlacement) {
         self.tasks.lock().unwrap().push(task);
     }
 
@@ -93,6 +124,22 @@ impl Environment for SimulatedEnvironment {
 
     fn current_core(&self) -> usize {
         0
+    }
+
+    fn halted_cores(&self) -> u64 {
+        0
+    }
+
+    fn has_competition(&self) -> bool {
+        false
+    }
+
+    fn core_times(&self) -> Vec<CoreTime> {
+        Vec::new()
+    }
+
+    fn activities(&self) -> &dyn Activities {
+        &self.activities
     }
 
     fn memory(&self) -> (u64, u64) {
@@ -178,6 +225,9 @@ pub(crate) fn run_program(program: Program, entry: u64) {
         "a process has no thread, and has not ended"
     );
     drop(family);
+    let CountedActivities { registered, ended } = &environment.activities;
+    let living = registered.load(Ordering::Relaxed) - ended.load(Ordering::Relaxed);
+    assert_eq!(living, 0, "activities of ended processes");
     let owners = [Arc::downgrade(&system) as Weak<dyn Any>, Arc::downgrade(&namespace) as Weak<dyn Any>];
     drop((system, namespace, console, environment));
     assert!(owners.iter().all(|owner| owner.strong_count() == 0), "the ended system has an owner");
@@ -199,13 +249,17 @@ async fn prepare_files(system: &Arc<System>, console: &Arc<Console>, elf: &[u8])
         file.write(&mut UserBuffer::of_bytes(contents)).await.unwrap();
     }
     let devices = Arc::new(DeviceTable::default());
-    let systems: [(&str, Arc<dyn FileSystem>); 3] = [
+    system.terminals.register(&devices);
+    let systems: [(&str, Arc<dyn FileSystem>); 5] = [
         ("/dev", device_file_system(&devices, console, |bytes| bytes.fill(3)).unwrap()),
+        ("/dev/pts", DevPts::new(&system.terminals)),
         ("/proc", proc_file_system(system)),
         ("/sys", sys_file_system(system)),
+        ("/sys/fs/cgroup", cgroup_file_system(system)),
     ];
     for (path, files) in systems {
-        caller.make_directory_at(here, path.as_bytes(), 0o755).await.unwrap();
+        // Some are in a system that is mounted before.
+        let _ = caller.make_directory_at(here, path.as_bytes(), 0o755).await;
         let point = caller.locate(here, path.as_bytes(), LastLink::Follow).await.unwrap();
         let mounted = MountedFileSystem::new(files);
         system.namespace.mount(&point, mounted, path.as_bytes(), MountFlags::default()).unwrap();

@@ -34,7 +34,7 @@ impl Meter {
     pub fn end(&self, now: u64) {
         match self.since.swap(0, Ordering::Relaxed) {
             0 => {}
-            since => add(&self.total, now.wrapping_sub(since)),
+            since => add(&self.total, now.saturating_sub(since)),
         }
     }
 
@@ -49,7 +49,7 @@ impl Meter {
     pub fn leave_user(&self, now: u64) {
         let since = self.user_since.load(Ordering::Relaxed);
         self.user_since.store(0, Ordering::Relaxed);
-        add(&self.user, now.wrapping_sub(since));
+        add(&self.user, now.saturating_sub(since));
     }
 
     /// Returns the cycles so far in ring 3 and in calls, those of the present run included.
