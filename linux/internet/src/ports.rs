@@ -85,7 +85,7 @@ impl<T> Ports<T> {
         Ok(Binding { ports: self.clone(), port, entry })
     }
 
-    /// Returns the sockets that receive what is sent to an address and port: those that are bound to the address, or else
+    /// Returns the sockets that receive the datagrams to an address and port: those that are bound to the address, or else
     /// those that are bound to all addresses.
     pub fn find(&self, address: IpAddr, port: u16) -> Vec<Arc<T>> {
         self.find_if(address, port, |_| true)

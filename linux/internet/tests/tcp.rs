@@ -131,7 +131,7 @@ fn a_server_that_does_not_read_stops_its_peer() {
         let listener = Program::new().listener("0.0.0.0:7", 4).await;
         let socket = listener.accept().await.unwrap();
         sleep(Duration::from_millis(300)).await;
-        // What waits is bounded by the socket's buffer and the window of the stack.
+        // The waiting bytes are bounded by the socket's buffer and the window of the stack.
         let waiting = socket.file().socket().readable_len().unwrap();
         assert!((100_000..131_072 + (256 << 10)).contains(&waiting), "{waiting} bytes wait");
         let mut total = 0;
@@ -218,7 +218,7 @@ fn a_reset_is_an_error_once_and_then_a_broken_pipe() {
         let socket = listener.accept().await.unwrap();
         socket.set(linux::SOL_SOCKET, linux::SO_LINGER, &[1, 0, 0, 0, 0, 0, 0, 0]).await.unwrap();
         drop(socket);
-        // An orderly close delivers what was sent.
+        // An orderly close delivers all bytes that were sent.
         let socket = listener.accept().await.unwrap();
         socket.send(&vec![3; 300_000]).await.unwrap();
         drop(socket);

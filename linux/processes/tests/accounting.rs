@@ -464,13 +464,13 @@ fn a_file_grows_up_to_its_limit_and_then_a_signal_is_sent() {
         // Signal 25, with the mark of signals that dump core.
         .expect(DATA, &[25 | 0x80, 0, 0, 0])
         .exits(0)
-        .writes_file("/file", "twelve bytes")
+        .writes_file("/file", "twelve letters")
         .returns(10)
         .syscall(linux::__NR_write, &[3, DATA, 1])
         .step(|_| panic!("SIGXFSZ ends the process"));
     cell.install("/program", program);
     assert_eq!(cell.run(&["/program"]), EXITED);
-    assert_eq!(cell.read_file("/file").unwrap(), "twelve byt");
+    assert_eq!(cell.read_file("/file").unwrap(), "twelve let");
 }
 
 #[test]

@@ -141,7 +141,7 @@ impl TcpSocket {
         self.options.numbers[index].store(new, Ordering::Relaxed);
         match name {
             linux::TCP_KEEPIDLE | linux::TCP_KEEPINTVL | linux::TCP_KEEPCNT => self.apply_keep_alive(),
-            // It sends what is held back.
+            // It sends the bytes that are held back.
             linux::TCP_NODELAY if new != 0 => self.push(),
             _ => {}
         }

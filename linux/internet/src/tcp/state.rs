@@ -11,7 +11,7 @@ use isola_linux_files::Events;
 use isola_linux_sockets::Errno;
 use isola_net::ConnectionId;
 
-/// What a socket does.
+/// The state of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
     /// It is new.
