@@ -394,9 +394,10 @@ fn files_and_buffers_are_registered() {
         )
         .completes(&[(1, 8), (2, EBADF), (3, EBADF)])
         .then(|program| program.expect(DATA + 0x106, b"\0\0contents"))
-        .submits(&[read(1, 0, 1, DATA + 0x100, 8)], 1)
-        .submits(&[read(2, 0, 0, DATA + 0x13c, 8)], 1)
-        .submits(&[read(3, 0, 0, 1, u32::MAX)], 1)
+        .submits(
+            &[read(1, 0, 1, DATA + 0x100, 8), read(2, 0, 0, DATA + 0x13c, 8), read(3, 0, 0, 1, u32::MAX)],
+            3,
+        )
         .completes(&[(1, EFAULT), (2, EFAULT), (3, EFAULT)])
         .then(|program| call(program, linux::__NR_read, &[5, DATA + 0x200, 8], 8))
         .then(|program| program.expect(DATA + 0x200, &[6]))
@@ -517,7 +518,8 @@ fn an_index_that_does_not_exist_is_dropped() {
     RingProgram::new()
         .puts(&[nop, nop])
         .then(|program| program.store(ARRAY, &8_u32.to_le_bytes()))
-        .enters(2, 0, 0)
+        // The call submits fewer than it was to, and does not wait.
+        .enters(2, 9, 0)
         .then(|program| program.expect(DROPPED, &[1, 0, 0, 0]))
         .enters(2, 1, 1)
         .completes(&[(1, 0)])

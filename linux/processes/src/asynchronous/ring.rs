@@ -189,7 +189,9 @@ impl Ring {
             }
             count += 1;
             let entry = Entry::read(thread, self, self.pages.submission(index)).await;
-            let (is_linked, is_invalid) = (entry.is_linked(), entry.request.is_err());
+            // Memory that cannot be accessed is an error of the operation, not of its entry.
+            let is_invalid = matches!(&entry.request, Err(error) if *error != Errno::EFAULT);
+            let is_linked = entry.is_linked();
             let chain_now = chain.get_or_insert_with(|| Chain::new(self.clone(), submitter.clone()));
             let in_flight = chain_now.add(entry);
             self.state.lock().in_flight.push(in_flight);

@@ -84,7 +84,8 @@ pub async fn io_uring_enter(
     }
     let ring = ring_of(&thread.files.get(descriptor)?)?;
     let submitted = ring.submit(thread, submissions).await?;
-    if flags & abi::IORING_ENTER_GETEVENTS == 0 {
+    // As in Linux, a call that submits fewer entries than it was to does not wait.
+    if flags & abi::IORING_ENTER_GETEVENTS == 0 || submitted != submissions {
         return Ok(submitted.into());
     }
     let waited = wait(thread, &ring, least, flags & abi::IORING_ENTER_EXT_ARG != 0, argument, len).await;
