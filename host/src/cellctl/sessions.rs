@@ -21,7 +21,7 @@ use isola_abi::session::{
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
 /// How long a cell may take to greet.
@@ -75,6 +75,25 @@ pub enum SessionError {
 pub struct Session {
     stream: TcpStream,
     reader: MessageReader,
+}
+
+/// How long after its start a cell may not serve sessions yet.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// Returns whether the error may be over in a moment, because the cell has just started.
+pub fn may_be_starting(
+    error: &SessionError,
+    locked: &LockedMachine,
+    client: &mut Client,
+    name: &str,
+) -> bool {
+    let may_end = matches!(
+        error,
+        SessionError::Refused { .. } | SessionError::NoAddress(_) | SessionError::NoAnswer(_)
+    );
+    let started = look_up(locked, client, name).ok().and_then(|cell| cell.started_unix_ns);
+    let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    may_end && started.is_some_and(|started| now_ns.saturating_sub(started.into()) < START_LIMIT.as_nanos())
 }
 
 /// Opens a session with a cell.

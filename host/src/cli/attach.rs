@@ -1,8 +1,10 @@
 //! Standard input, output and the terminal of this process, connected to a program of a cell.
 
 use super::interrupt::Interrupts;
-use crate::cellctl::sessions::{Session, send};
-use isola_abi::session::{CellMessage, HostMessage, MAX_PIECE, TerminalSize};
+use super::{Context, Failure};
+use crate::cellctl::sessions::{self, Session, send};
+use crate::machine::LockedMachine;
+use isola_abi::session::{CellMessage, HostMessage, MAX_PIECE, SessionRequest, TerminalSize};
 use ratatui::crossterm::terminal::{disable_raw_mode, enable_raw_mode, size};
 use signal_hook::consts::SIGWINCH;
 use signal_hook::iterator::Signals;
@@ -14,6 +16,28 @@ use std::time::Duration;
 
 /// How long a wait for output lasts before a look at the signals.
 const INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long after a refusal a cell that starts is asked again.
+const START_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Opens a session with a running cell. A cell that has just started gets some seconds to serve it.
+pub(super) fn open_session(
+    context: &Context,
+    cell: &str,
+    request: &SessionRequest,
+) -> Result<Session, Failure> {
+    loop {
+        let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
+        let mut client = locked.client()?;
+        match sessions::open(&context.root, &locked, &mut client, cell, request.clone()) {
+            Ok(session) => return Ok(session),
+            Err(error) if sessions::may_be_starting(&error, &locked, &mut client, cell) => {}
+            Err(error) => return Err(error.into()),
+        }
+        drop((client, locked));
+        thread::sleep(START_INTERVAL);
+    }
+}
 
 /// What of this process a program gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

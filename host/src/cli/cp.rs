@@ -1,10 +1,10 @@
 //! `isola cp`: copies files to and from a running cell.
 
+use super::attach::open_session;
 use super::failure::{REFUSED, USAGE};
 use super::{Context, Failure, complete};
-use crate::cellctl::sessions::{self, Session};
+use crate::cellctl::sessions::Session;
 use crate::copy::{Destination, send_files};
-use crate::machine::LockedMachine;
 use clap::Args;
 use isola_abi::session::{CellMessage, HostMessage, SessionRequest};
 use std::io;
@@ -54,9 +54,7 @@ fn open(context: &Context, cell: &str, request: SessionRequest) -> Result<Sessio
             format!("{path:?} is no absolute path of a cell: write {cell}:/PATH"),
         ));
     }
-    let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
-    let mut client = locked.client()?;
-    Ok(sessions::open(&context.root, &locked, &mut client, cell, request)?)
+    open_session(context, cell, &request)
 }
 
 fn store(context: &Context, from: &Path, cell: &str, path: &str) -> Result<ExitCode, Failure> {

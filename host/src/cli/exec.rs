@@ -1,11 +1,9 @@
 //! `isola exec`: executes a command in a running cell.
 
-use super::attach::{AttachOutcome, ProgramStreams, relay};
+use super::attach::{AttachOutcome, ProgramStreams, open_session, relay};
 use super::failure::USAGE;
 use super::interrupt::{INTERRUPTED, Interrupts};
 use super::{Context, Failure, complete};
-use crate::cellctl::sessions;
-use crate::machine::LockedMachine;
 use clap::Args;
 use isola_abi::session::{CommandSpec, SessionRequest};
 use std::process::ExitCode;
@@ -87,11 +85,7 @@ fn execute(
     streams: ProgramStreams,
 ) -> Result<ExitCode, Failure> {
     let interrupts = Interrupts::count()?;
-    let session = {
-        let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
-        let mut client = locked.client()?;
-        sessions::open(&context.root, &locked, &mut client, cell, SessionRequest::Execute(command))?
-    };
+    let session = open_session(context, cell, &SessionRequest::Execute(command))?;
     match relay(session, streams, &interrupts)? {
         AttachOutcome::Ended(code) => Ok(ExitCode::from(code)),
         AttachOutcome::Failed(text, code) => Err(Failure::new(code, text)),
