@@ -87,8 +87,18 @@ pub async fn pipe2(thread: &mut Thread, descriptors: u64, flags: u32) -> CallRes
         return Err(Errno::EINVAL);
     }
     let (reader, writer) = new_pipe(flags)?;
-    let first = install(thread, reader, flags)? as i32;
-    let second = match install(thread, writer, flags) {
+    install_pair(thread, [reader, writer], flags, descriptors).await
+}
+
+/// Opens descriptors for two files, and stores both at `descriptors`. Neither stays open after an error.
+pub async fn install_pair(
+    thread: &Thread,
+    [one, other]: [Arc<OpenFile>; 2],
+    flags: u32,
+    descriptors: u64,
+) -> CallResult {
+    let first = install(thread, one, flags)? as i32;
+    let second = match install(thread, other, flags) {
         Ok(second) => second as i32,
         Err(error) => {
             thread.files.close(first)?;

@@ -8,7 +8,7 @@ pub use messages::*;
 pub use options::*;
 
 use super::CallResult;
-use super::files::{descriptor_limit, install};
+use super::files::{descriptor_limit, install, install_pair};
 use crate::Errno;
 use crate::thread::Thread;
 use alloc::sync::Arc;
@@ -139,24 +139,7 @@ pub async fn socketpair(
     let files = thread.caller();
     let (one, other) = family.create_pair(kind, protocol, &socket_caller(thread, &files))?;
     let sockets = &thread.system.sockets;
-    let (one, other) = (sockets.open(one, flags), sockets.open(other, flags));
-    let first = install(thread, one, flags)? as i32;
-    let second = match install(thread, other, flags) {
-        Ok(second) => second as i32,
-        Err(error) => {
-            thread.files.close(first)?;
-            return Err(error);
-        }
-    };
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&first.to_le_bytes());
-    bytes[4..].copy_from_slice(&second.to_le_bytes());
-    if let Err(error) = thread.memory.write_bytes(descriptors, &bytes).await {
-        thread.files.close(first)?;
-        thread.files.close(second)?;
-        return Err(error);
-    }
-    Ok(0)
+    install_pair(thread, [sockets.open(one, flags), sockets.open(other, flags)], flags, descriptors).await
 }
 
 pub async fn bind(thread: &mut Thread, descriptor: i32, address: u64, len: i32) -> CallResult {
