@@ -18,7 +18,7 @@ pub struct Args {}
 /// Builds the images, prints their sizes and paths, and checks them.
 pub fn run(_: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let images = build(workspace, |_| true)?;
-    build_hosted(workspace)?;
+    build_hosted(workspace, &[])?;
     for image in images {
         let meta =
             fs::metadata(&image.path).map_err(|source| Error::Read { path: image.path.clone(), source })?;
@@ -43,13 +43,16 @@ pub fn build(workspace: &Workspace, wanted: impl Fn(&str) -> bool) -> Result<Vec
     if images.is_empty() || succeeds(&mut command)? { Ok(images) } else { Err(Error::ImagesNotBuilt) }
 }
 
+/// For [`build_hosted`]: leaves out LTO over all crates, most of the time of the build. As in `tests/src/images.rs`.
+pub const WITHOUT_LTO: &str = "--config=profile.hosted.lto=false";
+
 /// Builds the applications as Linux processes, as `cargo hosted` does, and those for tests and figures.
 ///
 /// # Errors
 /// [`Error::ImagesNotBuilt`] if cargo fails; cargo has printed the cause.
-pub fn build_hosted(workspace: &Workspace) -> Result<(), Error> {
+pub fn build_hosted(workspace: &Workspace, arguments: &[&str]) -> Result<(), Error> {
     let others = ["--package=isola-conformance-image", "--package=isola-costs", "--package=isola-own-ebbs"];
-    let built = succeeds(cargo(workspace).args(["hosted", "--quiet"]).args(others))?;
+    let built = succeeds(cargo(workspace).args(["hosted", "--quiet"]).args(arguments).args(others))?;
     if built { Ok(()) } else { Err(Error::ImagesNotBuilt) }
 }
 

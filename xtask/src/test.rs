@@ -200,7 +200,7 @@ fn run_machine(run: &Run<'_>) -> Result<Tally, Error> {
         return Ok(Tally::default());
     }
     let images: Vec<Image> = images::build(workspace, |_| true)?;
-    images::build_hosted(workspace)?;
+    images::build_hosted(workspace, &[images::WITHOUT_LTO])?;
     println!("{} images", images.len());
     // With debug assertions, and as the tests of the host tool built it: a release build takes minutes.
     if !succeeds(cargo(workspace).args(["build", "--quiet", "--package", HOST_TOOL]))? {
