@@ -90,8 +90,9 @@ pub struct CommandSpec {
     pub environment: Vec<String>,
     /// The working directory; that of the first program if it is none.
     pub directory: Option<String>,
-    /// The ids of the user and the group; those of the first program if it is none.
-    pub user: Option<(u32, u32)>,
+    /// The user, and the group: names of the cell's `/etc/passwd` and `/etc/group`, or numbers, as `USER[:GROUP]`; those of
+    /// the first program if it is none.
+    pub user: Option<String>,
     /// Whether the host tool sends input; otherwise it is empty.
     pub has_input: bool,
     /// The size of a terminal for input and output; pipes if it is none.

@@ -18,6 +18,7 @@
 //! | [`publish`] | port forwarding from the host to cells |
 //! | [`switch`] | the software switch between the network devices of a machine |
 //! | [`symbols`] | symbol names for the addresses of a crash |
+//! | [`tmpfs`] | file systems in memory of Linux programs |
 //! | [`trace`] | traces of what a cell's cores do: sums, and files for Perfetto |
 //! | [`output`] | tables, JSON, notes, progress |
 //! | [`names`] | names of machines and cells |
@@ -47,5 +48,6 @@ pub mod switch;
 pub mod symbols;
 #[cfg(test)]
 mod test_data;
+pub mod tmpfs;
 pub mod trace;
 pub mod volume;

@@ -23,6 +23,17 @@
 //! lend = 0                         # how many of its cores it lends to cells of higher priority
 //! text = "private"                 # a copy of the image's code and constants; or "shared" with all cells of the image
 //!
+//! # For Linux programs, instead of image and arguments:
+//! rootfs = "./debian"              # a folder, an archive, or oci:LAYOUT[:TAG]; relative to the manifest
+//! command = ["redis-server", "--port", "6379"] # default: that of the OCI image
+//! entrypoint = "/bin/sh"           # instead of the OCI image's; "" for none
+//! env = ["MODE=fast", "TOKEN"]     # NAME alone takes the value of the command that reads the manifest
+//! workdir = "/srv"
+//! user = "www-data"                # USER[:GROUP], names of the root file system or numbers
+//! tmpfs = ["/run:size=16M,mode=755"]
+//! trace = true                     # prints each system call
+//! missing_calls = true             # prints the calls that programs did not get, at the end
+//!
 //! [elastic]                        # for `isola elastic -f`
 //! p99 = "2ms..5ms"                 # bounds of the 99th percentile of its request latency
 //! interval = "1s"
@@ -37,17 +48,19 @@
 //! activity = "web"
 //! ```
 //!
-//! Only the image is required. [`grid_setup`](crate::grid_setup) has all keys of `grid`. An unknown key is an error, as it is most likely a misspelling.
+//! Only `image` or `rootfs` is required. Options of the command line replace keys; `-e` replaces single variables. [`grid_setup`](crate::grid_setup) has all keys of `grid`. An unknown key is an error, as it is most likely a misspelling.
 
 use crate::elastic::{Bounds, Every, REPLACED};
 use crate::grid_setup::GridTable;
 use crate::machine::network::NetworkRequest;
 use crate::placement::{CoreIds, PlacementRequest};
 use crate::publish::PublishSpec;
+use crate::tmpfs::TmpfsSpec;
 use crate::volume::{VolumeSource, VolumeSpec};
 use isola_abi::integrity::{ImageDigest, PublicKey};
 use isola_abi::management::{PlacementPolicy, RestartPolicy, Text};
 use isola_abi::size::ByteSize;
+use isola_root_image::RootSource;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, de};
 use std::convert::Infallible;
@@ -106,6 +119,30 @@ pub struct Manifest {
     pub borrow_above: Option<Wait>,
     /// Whether the cell shares the image's text.
     pub text: Option<Text>,
+    /// The root file system of Linux programs.
+    #[serde(default, deserialize_with = "parsed")]
+    pub rootfs: Option<RootSource>,
+    /// The Linux program and its arguments.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// The program that replaces the entry point of an OCI image.
+    pub entrypoint: Option<String>,
+    /// Variables of the program's environment, `NAME=VALUE` or `NAME`.
+    #[serde(default)]
+    pub env: Vec<String>,
+    /// The program's working directory.
+    pub workdir: Option<String>,
+    /// The program's user.
+    pub user: Option<String>,
+    /// File systems in memory.
+    #[serde(default)]
+    pub tmpfs: Vec<TmpfsSpec>,
+    /// Whether to print each system call.
+    #[serde(default)]
+    pub trace: bool,
+    /// Whether to print the system calls that programs did not get.
+    #[serde(default)]
+    pub missing_calls: bool,
     /// The settings of `isola elastic`.
     pub elastic: Option<Elastic>,
     /// The settings of the resource grid.
@@ -199,6 +236,14 @@ pub enum ManifestError {
         /// The cause.
         error: std::io::Error,
     },
+    /// Two keys exclude each other, or one needs another.
+    #[error("the manifest {path} is contradictory: {text}")]
+    Contradictory {
+        /// The path.
+        path: PathBuf,
+        /// The mistake, and its mend.
+        text: String,
+    },
     /// The content is invalid.
     #[error("the manifest {path} is invalid: {error}")]
     Malformed {
@@ -226,6 +271,9 @@ impl Manifest {
             .map_err(|error| ManifestError::Malformed { path: path.to_owned(), error: Box::new(error) })?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        if let Some(text) = manifest.contradiction() {
+            return Err(ManifestError::Contradictory { path: path.to_owned(), text });
+        }
         let beside = |path: String| folder.join(path).to_string_lossy().into_owned();
         manifest.image = manifest.image.map(|image| if image.contains('/') { beside(image) } else { image });
         let is_key = |text: &str| text.parse::<PublicKey>().is_ok();
@@ -235,7 +283,39 @@ impl Manifest {
                 *path = folder.join(&path);
             }
         }
+        manifest.rootfs = manifest.rootfs.map(|root| match root {
+            RootSource::Path(path) => RootSource::Path(folder.join(path)),
+            RootSource::Oci { reference } => RootSource::Oci { reference: beside(reference) },
+        });
         Ok(manifest)
+    }
+
+    /// Returns why the keys of Linux programs and of others do not go together.
+    fn contradiction(&self) -> Option<String> {
+        if self.rootfs.is_some() {
+            return match (&self.image, self.arguments.is_empty()) {
+                (Some(_), _) => {
+                    Some("`rootfs` runs Linux programs, `image` another image: leave one out".to_owned())
+                }
+                (None, false) => {
+                    Some("with `rootfs`, write the program and its arguments as `command`".to_owned())
+                }
+                (None, true) => None,
+            };
+        }
+        let given = [
+            (!self.command.is_empty(), "command"),
+            (self.entrypoint.is_some(), "entrypoint"),
+            (!self.env.is_empty(), "env"),
+            (self.workdir.is_some(), "workdir"),
+            (self.user.is_some(), "user"),
+            (!self.tmpfs.is_empty(), "tmpfs"),
+            (self.trace, "trace"),
+            (self.missing_calls, "missing_calls"),
+        ];
+        let key = given.into_iter().find_map(|(is_given, key)| is_given.then_some(key))?;
+        let mend = if key == "command" { "; the arguments of an image are `arguments`" } else { "" };
+        Some(format!("`{key}` is for Linux programs: name their root file system as `rootfs`{mend}"))
     }
 }
 
@@ -325,6 +405,42 @@ mod tests {
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(line) && error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn linux_programs_have_keys_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("isola.toml");
+        let of = |text: &str| {
+            fs::write(&path, text).unwrap();
+            Manifest::read(&path).map_err(|error| error.to_string())
+        };
+        let manifest = of(
+            "rootfs = \"./debian\"\ncommand = [\"sh\", \"-c\", \"x\"]\nentrypoint = \"\"\nenv = [\"A=b\", \"C\"]\n\
+             workdir = \"/srv\"\nuser = \"www:adm\"\ntmpfs = [\"/run:size=1M\"]\ntrace = true\nmissing_calls = true\n\
+             volumes = [\"data:/data\"]\n",
+        )
+        .unwrap();
+        assert_eq!(manifest.rootfs, Some(RootSource::Path(dir.path().join("./debian"))));
+        assert_eq!((manifest.command.len(), manifest.env.len()), (3, 2));
+        assert_eq!(manifest.entrypoint.as_deref(), Some(""));
+        assert_eq!((manifest.workdir.as_deref(), manifest.user.as_deref()), (Some("/srv"), Some("www:adm")));
+        assert_eq!(manifest.tmpfs[0].to_string(), "/run:size=1048576");
+        assert!(manifest.trace && manifest.missing_calls);
+        let oci = of("rootfs = \"oci:redis:7\"\n").unwrap().rootfs.unwrap().to_string();
+        assert_eq!(oci, format!("oci:{}", dir.path().join("redis:7").display()));
+        for (text, mend) in [
+            ("rootfs = \"a\"\nimage = \"kv\"\n", "leave one out"),
+            ("rootfs = \"a\"\narguments = [\"x\"]\n", "as `command`"),
+            ("image = \"kv\"\ncommand = [\"x\"]\n", "are `arguments`"),
+            ("image = \"kv\"\nuser = \"me\"\n", "`user` is for Linux programs"),
+            ("image = \"kv\"\ntmpfs = [\"/run\"]\n", "`rootfs`"),
+            ("rootfs = \"a\"\ntmpfs = [\"run\"]\n", "absolute path"),
+            ("rootfs = 7\n", "line 1"),
+        ] {
+            let error = of(text).unwrap_err();
+            assert!(error.contains(mend) && error.contains("isola.toml"), "{error}");
         }
     }
 

@@ -75,7 +75,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         println!("linux: {error}");
         return ExitCode::FAILURE;
     }
-    let user = match root.find_user(&options.user).await {
+    let user = match root::find_user(&root.namespace, &options.user).await {
         Ok(user) => user,
         Err(error) => {
             println!("linux: -u {}: {error}", options.user);

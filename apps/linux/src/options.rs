@@ -25,6 +25,8 @@ pub struct Options {
     pub shows_missing: bool,
     /// The environment: `NAME=VALUE`.
     pub environment: Vec<String>,
+    /// The variables of the environment that the options named.
+    named_variables: Vec<String>,
     /// The working directory.
     pub directory: String,
     /// The user, and the group: names or numbers.
@@ -50,6 +52,7 @@ impl Options {
             traces: false,
             shows_missing: false,
             environment: Vec::new(),
+            named_variables: Vec::new(),
             directory: "/".into(),
             user: String::new(),
             identity: User { user: 0, group: 0, groups: Vec::new(), home: None },
@@ -83,6 +86,7 @@ impl Options {
             }
             if !options.command.is_empty() {
                 options.command.extend(arguments.map(ToString::to_string));
+                options.named_variables.clone_from(&options.environment);
                 return Ok(options);
             }
         }
@@ -107,18 +111,16 @@ impl Options {
         }
     }
 
-    /// Returns the options of a command beside the program. What it does not say is as for the program.
-    pub fn of_command(&self, command: &CommandSpec) -> Self {
+    /// Returns the options of a command beside the program, whose user is `identity`. What it does not say is as for the
+    /// program.
+    pub fn of_command(&self, command: &CommandSpec, identity: User) -> Self {
         let name = |variable: &str| variable.split_once('=').map_or(variable, |(name, _)| name).to_string();
         let replaced: Vec<String> = command.environment.iter().map(|variable| name(variable)).collect();
-        let kept = self.environment.iter().filter(|variable| !replaced.contains(&name(variable))).cloned();
+        let kept = self.named_variables.iter().filter(|variable| !replaced.contains(&name(variable))).cloned();
         let mut environment: Vec<String> = kept.collect();
         environment.extend(command.environment.iter().cloned());
-        let identity = match command.user {
-            Some((user, group)) => User { user, group, groups: Vec::new(), home: None },
-            None => self.identity.clone(),
-        };
         let mut options = Self {
+            named_variables: environment.clone(),
             environment,
             directory: command.directory.clone().unwrap_or_else(|| self.directory.clone()),
             has_terminal: command.terminal.is_some(),
@@ -176,18 +178,23 @@ mod tests {
         let spec = CommandSpec {
             arguments: vec!["ls".into()],
             environment: vec!["A=3".into()],
-            user: Some((7, 8)),
             ..CommandSpec::default()
         };
-        let command = program.of_command(&spec);
+        let seven = User { user: 7, group: 8, groups: Vec::new(), home: Some("/home/seven".into()) };
+        let command = program.of_command(&spec, seven);
         assert_eq!(command.environment.iter().filter(|variable| variable.starts_with("A=")).count(), 1);
         assert!(command.environment.contains(&"A=3".into()) && command.environment.contains(&"B=2".into()));
+        // The home directory is that of the command's user, and a command without a terminal has no TERM.
+        assert!(command.environment.contains(&"HOME=/home/seven".into()));
+        assert!(!command.environment.iter().any(|variable| variable.starts_with("TERM=")));
         assert_eq!(
             (command.directory.as_str(), command.identity.user, command.identity.group),
             ("/tmp", 7, 8)
         );
         assert!(command.identity.groups.is_empty());
-        assert_eq!(program.of_command(&CommandSpec::default()).identity, program.identity);
+        let plain = program.of_command(&CommandSpec::default(), program.identity.clone());
+        assert_eq!((&plain.identity, &plain.directory), (&program.identity, &program.directory));
+        assert!(plain.environment.contains(&"HOME=/home/one".into()));
         assert_eq!(command.command, ["ls"]);
     }
 

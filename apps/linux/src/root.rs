@@ -177,30 +177,6 @@ impl Root {
         }
     }
 
-    /// Finds the user that a text names, by the files of the root file system.
-    ///
-    /// # Errors
-    /// A text for people.
-    pub async fn find_user(&self, text: &str) -> Result<User, String> {
-        let (passwd, group) = (self.read("/etc/passwd").await, self.read("/etc/group").await);
-        isola_linux::find_user(text, &passwd, &group)
-    }
-
-    /// Reads the start of a file; nothing if there is none.
-    async fn read(&self, path: &str) -> Vec<u8> {
-        let view = View::new(self.namespace.clone());
-        let (credentials, descriptors) = (Credentials::root(), DescriptorTable::new());
-        let ids = CallerIds { process: 1, thread: 1 };
-        let caller = Caller { view: &view, credentials: &credentials, descriptors: &descriptors, ids };
-        let here = isola_linux_files::AT_FDCWD;
-        // A named pipe of that name must not wait for a writer.
-        let Ok(file) = caller.open_at(here, path.as_bytes(), O_NONBLOCK, 0).await else {
-            return Vec::new();
-        };
-        let len = file.metadata().len.min(MOST_USERS_LEN) as usize;
-        file.read_bytes(0, len).await.unwrap_or_default()
-    }
-
     /// Mounts a file system at a path, whose directories are created if they do not exist.
     async fn mount_at(
         &self,
@@ -229,4 +205,28 @@ impl Root {
         self.namespace.mount(&point, mounted, source.as_bytes(), flags).map_err(failed)?;
         Ok(())
     }
+}
+
+/// Finds the user that a text names, by the files of the root file system.
+///
+/// # Errors
+/// A text for people.
+pub async fn find_user(namespace: &Arc<Namespace>, text: &str) -> Result<User, String> {
+    let (passwd, group) = (read(namespace, "/etc/passwd").await, read(namespace, "/etc/group").await);
+    isola_linux::find_user(text, &passwd, &group)
+}
+
+/// Reads the start of a file; nothing if there is none.
+async fn read(namespace: &Arc<Namespace>, path: &str) -> Vec<u8> {
+    let view = View::new(namespace.clone());
+    let (credentials, descriptors) = (Credentials::root(), DescriptorTable::new());
+    let ids = CallerIds { process: 1, thread: 1 };
+    let caller = Caller { view: &view, credentials: &credentials, descriptors: &descriptors, ids };
+    let here = isola_linux_files::AT_FDCWD;
+    // A named pipe of that name must not wait for a writer.
+    let Ok(file) = caller.open_at(here, path.as_bytes(), O_NONBLOCK, 0).await else {
+        return Vec::new();
+    };
+    let len = file.metadata().len.min(MOST_USERS_LEN) as usize;
+    file.read_bytes(0, len).await.unwrap_or_default()
 }

@@ -3,6 +3,7 @@
 use super::attach::{AttachOutcome, ProgramStreams, open_session, relay};
 use super::failure::USAGE;
 use super::interrupt::{INTERRUPTED, Interrupts};
+use super::root::environment;
 use super::{Context, Failure, complete};
 use clap::Args;
 use isola_abi::session::{CommandSpec, SessionRequest};
@@ -23,6 +24,7 @@ The exit code is the command's, 128 and the number of the signal that ended it, 
 Examples:
   isola exec web -- ls -l /var/log
   isola exec -it web -- sh
+  isola exec -u www-data -w /srv -e MODE=fast web -- id
   echo 'select 1' | isola exec -i db -- psql")]
 pub(super) struct Arguments {
     /// The cell
@@ -37,29 +39,15 @@ pub(super) struct Arguments {
     /// Gives the command a terminal
     #[arg(short, long)]
     tty: bool,
-    /// Sets a variable of the environment
-    #[arg(short, long, value_name = "NAME=VALUE", value_parser = variable)]
+    /// Sets a variable of the environment; NAME alone takes this command's
+    #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
     /// The working directory
     #[arg(short, long, value_name = "DIRECTORY")]
     workdir: Option<String>,
-    /// The ids of the user and the group, as in 1000:1000
-    #[arg(short, long, value_name = "USER[:GROUP]", value_parser = ids)]
-    user: Option<(u32, u32)>,
-}
-
-fn variable(text: &str) -> Result<String, String> {
-    match text.split_once('=') {
-        Some((name, _)) if !name.is_empty() => Ok(text.to_owned()),
-        _ => Err("write NAME=VALUE".to_owned()),
-    }
-}
-
-fn ids(text: &str) -> Result<(u32, u32), String> {
-    let (user, group) = text.split_once(':').unwrap_or((text, "0"));
-    let id =
-        |text: &str| text.parse().map_err(|_| "write USER[:GROUP] with numbers, as in 1000:1000".to_owned());
-    Ok((id(user)?, id(group)?))
+    /// The user, by name or number: names are those of the cell's /etc/passwd and /etc/group
+    #[arg(short, long, value_name = "USER[:GROUP]")]
+    user: Option<String>,
 }
 
 pub(super) fn exec(context: &Context, arguments: Arguments) -> Result<ExitCode, Failure> {
@@ -69,7 +57,7 @@ pub(super) fn exec(context: &Context, arguments: Arguments) -> Result<ExitCode, 
     }
     let command = CommandSpec {
         arguments: arguments.command,
-        environment: arguments.env,
+        environment: environment(&arguments.env)?,
         directory: arguments.workdir,
         user: arguments.user,
         has_input: arguments.interactive,
@@ -93,18 +81,5 @@ fn execute(
         AttachOutcome::Lost(error) => {
             Err(Failure::new(NOT_RUN, format!("the connection to cell {cell:?} was lost: {error}")))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn variables_and_ids_are_checked() {
-        assert_eq!(variable("A=b=c"), Ok("A=b=c".to_owned()));
-        assert!(variable("A").is_err() && variable("=b").is_err());
-        assert_eq!((ids("5"), ids("5:6")), (Ok((5, 0)), Ok((5, 6))));
-        assert!(ids("me").is_err() && ids("5:").is_err());
     }
 }

@@ -208,12 +208,21 @@ pub(super) fn run(context: &Context, mut arguments: Arguments) -> Result<ExitCod
         Some(path) => Manifest::read(path).map_err(|error| Failure::new(USAGE, error.to_string()))?,
         None => Manifest::default(),
     };
-    let program = arguments.root.prepare(&context.output, &arguments.command);
+    if arguments.hosted && (arguments.root.rootfs.is_some() || manifest.rootfs.is_some()) {
+        return Err(Failure::new(
+            USAGE,
+            "a root file system is for cells: leave out --hosted, as this host runs Linux programs by itself",
+        ));
+    }
+    let program = arguments.root.prepare(&context.output, &arguments.command, &manifest);
     if let Some(program) = program.map_err(|failure| failure.or_code(NOT_RUN))? {
         arguments.command = program.command;
         arguments.volume = or_else(arguments.volume, std::mem::take(&mut manifest.volumes));
         if arguments.volume.iter().any(|volume| volume.path == "/") {
-            return Err(Failure::new(USAGE, "--rootfs and a volume at / exclude each other"));
+            return Err(Failure::new(
+                USAGE,
+                "a root file system and a volume at / exclude each other: leave one out",
+            ));
         }
         arguments.volume.insert(0, program.root);
     }

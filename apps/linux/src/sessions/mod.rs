@@ -205,7 +205,14 @@ impl Sessions {
         incoming: &mut Incoming<'_>,
         outgoing: &mut Outgoing<'_>,
     ) -> Option<CellMessage> {
-        let options = self.options.of_command(command);
+        let identity = match &command.user {
+            Some(user) => match crate::root::find_user(&self.system.namespace, user).await {
+                Ok(identity) => identity,
+                Err(error) => return Some(CellMessage::Failed(format!("-u {user}: {error}"), 125)),
+            },
+            None => self.options.identity.clone(),
+        };
+        let options = self.options.of_command(command, identity);
         let created = KernelEnds::create(&self.system, options.has_terminal, &options.identity);
         let (ends, files) = match created {
             Ok(created) => created,
