@@ -1,6 +1,6 @@
 //! The kinds of queries, and the records of their answers, encoded by postcard.
 
-use super::{ProfileSpec, RecordError, TraceSpec};
+use super::{ProcessUsage, ProfileSpec, RecordError, TraceSpec};
 use crate::grid::{
     ActivityRule, Entitlement, GridChange, MemoryBudget, PolicyKind, Rate, Resource, RuleChange,
 };
@@ -50,6 +50,12 @@ pub enum Query {
     /// The port for a [session](crate::session) that this key opens, answered by [`AnswerRecord::SessionPort`] or
     /// [`AnswerRecord::Refused`].
     OpenSession(SessionKey),
+    /// The processes of a cell with Linux programs, answered by [`AnswerRecord::Processes`] and one
+    /// [`AnswerRecord::Process`] each, or by [`AnswerRecord::Refused`].
+    Processes {
+        /// The maximum number of processes: those that have used most time.
+        most: u32,
+    },
 }
 
 /// A selection of frames or connections: all given fields must match.
@@ -118,6 +124,13 @@ pub enum AnswerRecord {
         /// The number of connections in TIME-WAIT.
         time_wait: u32,
     },
+    /// All processes together.
+    Processes {
+        /// The number of processes.
+        count: u64,
+    },
+    /// A process.
+    Process(Box<ProcessUsage>),
 }
 
 /// The name of a counter.

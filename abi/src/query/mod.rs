@@ -20,11 +20,13 @@
 //! |---|---|
 //! | this | queries, and the ring of answers |
 //! | `facts` | the kinds of queries, and the records of their answers |
+//! | `processes` | the records about processes |
 //! | `trace` | the records of a trace |
 //! | `profile` | the records of a profile |
 //! | `records` | extraction of records from a cell's untrusted bytes |
 
 mod facts;
+mod processes;
 mod profile;
 mod records;
 mod trace;
@@ -33,6 +35,7 @@ pub use facts::{
     ActivityMemory, ActivityUsage, AnswerRecord, CaptureSpec, Connection, CounterName, Direction,
     FrameFilter, FrameHead, GridClient, GridEntitlement, GridSettings, MemoryUse, PartialSum, Query,
 };
+pub use processes::{MAX_COMMAND, ProcessState, ProcessUsage};
 pub use profile::{MAX_SAMPLE_DEPTH, ProfileRecord, ProfileSpec, SampleAccount, SampleBatch, StackSample};
 pub use records::{RecordError, Records};
 pub use trace::{

@@ -10,4 +10,4 @@ mod users;
 
 pub use options::{Options, USAGE};
 pub use tmpfs::TmpfsMount;
-pub use users::{User, find_user};
+pub use users::{User, find_user, user_names};

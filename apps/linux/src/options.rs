@@ -116,7 +116,8 @@ impl Options {
     pub fn of_command(&self, command: &CommandSpec, identity: User) -> Self {
         let name = |variable: &str| variable.split_once('=').map_or(variable, |(name, _)| name).to_string();
         let replaced: Vec<String> = command.environment.iter().map(|variable| name(variable)).collect();
-        let kept = self.named_variables.iter().filter(|variable| !replaced.contains(&name(variable))).cloned();
+        let kept =
+            self.named_variables.iter().filter(|variable| !replaced.contains(&name(variable))).cloned();
         let mut environment: Vec<String> = kept.collect();
         environment.extend(command.environment.iter().cloned());
         let mut options = Self {

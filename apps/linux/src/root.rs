@@ -216,6 +216,11 @@ pub async fn find_user(namespace: &Arc<Namespace>, text: &str) -> Result<User, S
     isola_linux::find_user(text, &passwd, &group)
 }
 
+/// Returns the users that the root file system names.
+pub async fn user_names(namespace: &Arc<Namespace>) -> Vec<(u32, String)> {
+    isola_linux::user_names(&read(namespace, "/etc/passwd").await)
+}
+
 /// Reads the start of a file; nothing if there is none.
 async fn read(namespace: &Arc<Namespace>, path: &str) -> Vec<u8> {
     let view = View::new(namespace.clone());

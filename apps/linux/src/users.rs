@@ -7,6 +7,9 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+/// The most bytes of a user's name (useradd(8)).
+const MOST_NAME_LEN: usize = 32;
+
 /// The user of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
@@ -48,6 +51,15 @@ pub fn find_user(text: &str, passwd: &[u8], group: &[u8]) -> Result<User, String
     };
     let home = home.and_then(|home| str::from_utf8(home).ok()).filter(|home| home.starts_with('/'));
     Ok(User { user: id, group: group_id, groups, home: home.map(ToOwned::to_owned) })
+}
+
+/// Returns the ids and names of the users of an `/etc/passwd`.
+pub fn user_names(passwd: &[u8]) -> Vec<(u32, String)> {
+    let entry = |fields: Vec<&[u8]>| {
+        let name = str::from_utf8(fields[0]).ok().filter(|name| name.len() <= MOST_NAME_LEN)?;
+        Some((number_of(fields[2])?, name.to_owned()))
+    };
+    lines(passwd, 7).filter_map(entry).collect()
 }
 
 fn find_group(text: &str, group: &[u8]) -> Result<u32, String> {
@@ -93,6 +105,16 @@ mod tests {
         assert_eq!(find("1234"), User { user: 1234, group: 0, groups: Vec::new(), home: None });
         assert_eq!(find("nohome").home, None);
         assert_eq!(find_user("5:6", b"", b"").unwrap().group, 6);
+    }
+
+    #[test]
+    fn users_have_the_names_of_their_lines() {
+        let names = user_names(PASSWD);
+        assert_eq!(
+            names.iter().map(|(id, name)| (*id, name.as_str())).collect::<Vec<_>>(),
+            [(0, "root"), (33, "www"), (50, "nohome"),]
+        );
+        assert!(user_names(format!("{}:x:1:1:::\n", "n".repeat(33)).as_bytes()).is_empty());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Answers to the host tool's queries about the resource grid and the activities.
 
+use crate::processes;
 use crate::session;
 use crate::storage::disk_report;
 use alloc::boxed::Box;
@@ -37,6 +38,7 @@ pub(crate) fn answer(answer: Answer, query: Query) {
         }
         Query::Grid => Ok(()),
         Query::Activities { most } => return answer_activities(answer, most as usize),
+        Query::Processes { most } => return processes::answer(answer, most),
         Query::OpenSession(key) => return session::answer(answer, key),
         // The network answers these, or they come on another line.
         Query::Counters

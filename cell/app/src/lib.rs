@@ -51,6 +51,7 @@ mod begin;
 pub mod console;
 pub mod files;
 mod grid_query;
+mod processes;
 mod session;
 mod stop;
 pub mod storage;
@@ -73,6 +74,7 @@ pub use isola_rcu as rcu;
 pub use isola_resolver as resolver;
 pub use isola_resources as grid;
 pub use isola_user_mode as user_mode;
+pub use processes::{MAX_PROCESSES, ProcessUsage, serve_processes};
 pub use session::{SessionKey, serve_sessions};
 pub use stop::stop_requested;
 

@@ -2,7 +2,7 @@
 
 use super::cores::cores_text;
 use super::failure::REFUSED;
-use super::{Context, Failure, complete, network, show, standalone};
+use super::{Context, Failure, complete, network, processes, show, standalone};
 use crate::cellctl::look_up;
 use crate::client::Client;
 use crate::hosted_cells;
@@ -28,7 +28,8 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The supervisor reads most of it from memory that the cell writes as it runs. The network's counters need a \
-query: each core of the cell with connections answers between two events. Only counters that are not 0 are shown; -o json \
+query: each core of the cell with connections answers between two events. A cell with Linux programs lists its processes: \
+those of the most processor time, up to 100. Only counters that are not 0 are shown; -o json \
 has all. Cycles are those of the time-stamp counter.
 
 Examples:
@@ -133,6 +134,7 @@ fn ask(
         let answer = facts(client, name, &Query::Counters)?;
         network::add_counters(&mut view, &answer);
         text.push_str(&network::counters_text(&answer));
+        processes::add_processes(client, name, &mut view, &mut text)?;
     }
     Ok((view, text))
 }

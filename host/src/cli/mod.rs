@@ -26,6 +26,7 @@ mod logs;
 mod metrics;
 mod network;
 mod port;
+mod processes;
 mod profile;
 mod ps;
 mod resize;

@@ -17,7 +17,7 @@ use crate::client::{Client, ClientError};
 use isola_abi::grid::ActivityRule;
 use isola_abi::query::{
     ActivityUsage, AnswerRecord, Connection, CounterName, GridClient, GridEntitlement, GridSettings, Line,
-    MemoryUse, Query, QueryState, RecordError, Records,
+    MemoryUse, ProcessUsage, Query, QueryState, RecordError, Records,
 };
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -80,6 +80,10 @@ pub struct QueryAnswer {
     pub activity_cycles: u64,
     /// The port of the session that the query asked for.
     pub session_port: Option<u16>,
+    /// The listed processes.
+    pub processes: Vec<ProcessUsage>,
+    /// The number of all processes; `None` if the query did not ask for them.
+    pub process_count: Option<u64>,
     /// The extent of the answer.
     pub extent: Extent,
 }
@@ -187,6 +191,8 @@ struct PartialAnswer {
     activity_count: u64,
     activity_cycles: u64,
     session_port: Option<u16>,
+    processes: Vec<ProcessUsage>,
+    process_count: Option<u64>,
     refused: Option<String>,
     taken: usize,
 }
@@ -217,6 +223,8 @@ impl PartialAnswer {
             }
             AnswerRecord::Activity(activity) => self.activities.push(*activity),
             AnswerRecord::Refused(reason) => self.refused = Some(reason),
+            AnswerRecord::Processes { count } => self.process_count = Some(count),
+            AnswerRecord::Process(process) => self.processes.push(*process),
             AnswerRecord::SessionPort(port) => self.session_port = Some(port),
             AnswerRecord::Done { core: _, connections, half_open, time_wait } => {
                 self.done = self.done.saturating_add(1);
@@ -257,6 +265,8 @@ impl PartialAnswer {
             activity_count: self.activity_count,
             activity_cycles: self.activity_cycles,
             session_port: self.session_port,
+            processes: self.processes,
+            process_count: self.process_count,
             extent,
         })
     }

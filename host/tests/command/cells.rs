@@ -50,6 +50,13 @@ fn counters_of_a_cell_are_shown_by_name() {
     };
     assert_eq!(row("tcp_accepted"), Some(vec!["tcp", "tcp_accepted", "7"]), "{inspect}");
     assert_eq!(row("drop_tcp_port"), Some(vec!["tcp", "drop_tcp_port", "1,017"]), "{inspect}");
+    let worker = inspect.lines().find(|line| line.ends_with("  worker")).unwrap();
+    let words: Vec<&str> = worker.split_whitespace().collect();
+    assert_eq!(words, ["4", "1", "33", "sleeping", "4", "2", "MiB", "1.50", "ms", "3,000,000", "worker"]);
+    assert!(inspect.contains("117 processes that used less time are not shown"), "{inspect}");
+    let json = sandbox.json(&["inspect", "kv"]);
+    assert_eq!((&json["processes"][1]["user"], &json["process_count"]), (&33.into(), &120.into()));
+    assert_eq!(json["processes"][0]["user_name"], "root");
     assert_eq!(row("drop_udp_port"), None, "{inspect}");
     let counters = serde_json::json!({ "tcp_accepted": 7, "drop_tcp_port": 1017, "drop_udp_port": 0 });
     assert_eq!(sandbox.json(&["inspect", "kv"])["counters"], counters);

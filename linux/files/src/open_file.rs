@@ -386,7 +386,15 @@ impl OpenFile {
                 Ok((count, offset + count as u64))
             }
             Body::Inode if buffer.is_empty() => Ok((0, offset)),
-            Body::Inode => self.file_inode()?.write_at(position, buffer).await,
+            Body::Inode => {
+                let inode = self.file_inode()?;
+                let written = inode.write_at(position, buffer).await?;
+                // O_SYNC contains this bit.
+                if self.flags() & linux::O_DSYNC != 0 {
+                    inode.sync().await?;
+                }
+                Ok(written)
+            }
             Body::Path => Err(Errno::EBADF),
         }
     }

@@ -9,8 +9,8 @@ use isola_events::{exit, run, spawn_task};
 use isola_hosted::Settings;
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{
-    AttributeMode, Errno, FileSystem, LastLink, MountFlags, MountedFileSystem, Namespace, OverlayFs, TmpFs,
-    TmpFsOptions, VolumeChanges, VolumeFs,
+    AttributeChange, AttributeMode, Errno, FileSystem, LastLink, MountFlags, MountedFileSystem, Namespace,
+    OverlayFs, Timestamp, TmpFs, TmpFsOptions, VolumeChanges, VolumeFs,
 };
 use isola_linux_memory::UserBuffer;
 use isola_need::{Need, need};
@@ -72,6 +72,14 @@ fn run_on<F: Future<Output = ()> + 'static>(
         run()
     });
     assert_eq!(codes, [0]);
+}
+
+/// Checks that a file system that was unmounted is whole.
+fn assert_whole(disk: &SimDisk) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), disk.contents()).unwrap();
+    let output = Command::new("e2fsck").args(["-f", "-n"]).arg(file.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 fn system_of(files: Arc<VolumeFs>) -> System {
@@ -141,10 +149,163 @@ fn changes_by_writes_and_mappings_are_permanent_after_a_sync() {
         drop(files);
         volume.unmount().await.unwrap();
     });
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), disk.contents()).unwrap();
-    let output = Command::new("e2fsck").args(["-f", "-n"]).arg(file.path()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_whole(&disk);
+}
+
+/// The bytes of each small write, and their number.
+const SMALL: usize = 100;
+const SMALL_WRITES: usize = 1_000;
+
+#[test]
+fn small_writes_reach_the_volume_together_and_in_order() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let disk = SimDisk::new(image());
+    let (log, kept) = (disk.clone(), disk.clone());
+    let test = move |files: Arc<VolumeFs>, volume: Volume| {
+        let log = log.clone();
+        async move {
+            {
+                let system = system_of(files.clone());
+                let caller = system.caller();
+                let open = async |path: &[u8], flags| {
+                    caller.open_at(CWD, path, linux::O_RDWR | linux::O_CREAT | flags, 0o640).await.unwrap()
+                };
+                let file = open(b"/log", linux::O_APPEND).await;
+                files.sync().await.unwrap();
+                log.take_log();
+                let bytes = data(SMALL * SMALL_WRITES);
+                for piece in bytes.chunks(SMALL) {
+                    assert_eq!(file.write(&mut UserBuffer::of_bytes(piece)).await, Ok(SMALL));
+                }
+                // Programs see length, storage and contents at once.
+                let metadata = file.metadata();
+                assert_eq!(metadata.len, bytes.len() as u64);
+                assert!(metadata.blocks >= metadata.len / 512, "{metadata:?}");
+                assert_eq!(file.read_bytes(0, 1 << 20).await.unwrap(), bytes);
+                file.sync().await.unwrap();
+                let writes = log.take_log().len();
+                println!("{writes} writes of the device for {SMALL_WRITES} of {SMALL} bytes");
+                assert!(writes < SMALL_WRITES / 10, "{writes}");
+                // Overwritten parts, with pages that have to be read first, and a hole.
+                let other = open(b"/other", 0).await;
+                other.write_at(0, &mut UserBuffer::of_bytes(&bytes[..70_000])).await.unwrap();
+                for at in (0..40).rev() {
+                    other.write_at(at * 5_000 + 7, &mut UserBuffer::of_bytes(b"small")).await.unwrap();
+                }
+                let shown = other.metadata();
+                files.sync().await.unwrap();
+                assert_eq!(other.metadata().modified, shown.modified);
+                assert_eq!((shown.len, other.metadata().len), (39 * 5_000 + 12, 39 * 5_000 + 12));
+                // A synchronous write is on the volume when it returns.
+                log.take_log();
+                let exact = open(b"/exact", linux::O_DSYNC).await;
+                exact.write(&mut UserBuffer::of_bytes(b"now")).await.unwrap();
+                assert!(!log.take_log().is_empty());
+                // A file that loses its name and its users before it is written is never written.
+                let gone = open(b"/gone", 0).await;
+                gone.write(&mut UserBuffer::of_bytes(&bytes[..30_000])).await.unwrap();
+                caller.unlink_at(CWD, b"/gone", 0).await.unwrap();
+                assert_eq!(gone.read_bytes(29_999, 9).await.unwrap(), &bytes[29_999..30_000]);
+                drop(gone);
+                // A new name has the contents, also if the file was never synced.
+                let new = open(b"/new", 0).await;
+                new.write(&mut UserBuffer::of_bytes(b"whole")).await.unwrap();
+                caller.rename_at(CWD, b"/new", CWD, b"/exact", 0).await.unwrap();
+                // Times that a program sets stay.
+                let timed = open(b"/timed", 0).await;
+                timed.write(&mut UserBuffer::of_bytes(b"then")).await.unwrap();
+                let then = AttributeChange {
+                    modified: Some(Timestamp { seconds: 1_000, nanoseconds: 0 }),
+                    ..AttributeChange::default()
+                };
+                timed.inode().unwrap().set_attributes(&then).await.unwrap();
+                files.sync().await.unwrap();
+                // A file that becomes shorter takes what was behind its end with it.
+                let short = open(b"/short", 0).await;
+                short.write(&mut UserBuffer::of_bytes(&bytes[..9_000])).await.unwrap();
+                short.truncate(5_000).await.unwrap();
+                short.write_at(8_000, &mut UserBuffer::of_bytes(b"end")).await.unwrap();
+                files.sync().await.unwrap();
+            }
+            drop(files);
+            volume.unmount().await.unwrap();
+        }
+    };
+    let test: &'static _ = Box::leak(Box::new(test));
+    run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, move |files, volume| test(files, volume));
+    run_on(&kept, Access::ReadWrite, VolumeChanges::Permitted, |files, volume| async move {
+        {
+            let system = system_of(files.clone());
+            let caller = system.caller();
+            let read = async |path: &[u8]| {
+                let file = caller.open_at(CWD, path, linux::O_RDONLY, 0).await.unwrap();
+                (file.read_bytes(0, 1 << 20).await.unwrap(), file.metadata())
+            };
+            let bytes = data(SMALL * SMALL_WRITES);
+            assert_eq!(read(b"/log").await.0, bytes);
+            let mut other = bytes[..70_000].to_vec();
+            other.resize(39 * 5_000 + 12, 0);
+            for at in 0..40 {
+                other[at * 5_000 + 7..][..5].copy_from_slice(b"small");
+            }
+            assert!(read(b"/other").await.0 == other);
+            assert_eq!(read(b"/exact").await.0, b"whole");
+            assert_eq!(read(b"/timed").await.1.modified.seconds, 1_000);
+            let (short, _) = read(b"/short").await;
+            assert!(short[..5_000] == bytes[..5_000] && short[5_000..8_000].iter().all(|byte| *byte == 0));
+            assert_eq!(&short[8_000..], b"end");
+        }
+        drop(files);
+        volume.unmount().await.unwrap();
+    });
+    assert_whole(&disk);
+}
+
+#[test]
+fn a_small_write_to_a_full_volume_fails_at_once_and_earlier_ones_are_kept() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let disk = SimDisk::new(image());
+    run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, |files, volume| async move {
+        {
+            let system = system_of(files.clone());
+            let caller = system.caller();
+            let flags = linux::O_RDWR | linux::O_CREAT;
+            let files_of_three = [&b"/a"[..], b"/b", b"/c"];
+            let mut open = Vec::new();
+            for path in files_of_three {
+                open.push((caller.open_at(CWD, path, flags, 0o600).await.unwrap(), 0_u64));
+            }
+            let piece = data(1_500);
+            let mut full = 0;
+            while full < 3 {
+                full = 0;
+                for (file, len) in &mut open {
+                    match file.write_at(*len, &mut UserBuffer::of_bytes(&piece)).await {
+                        Ok(count) => *len += count as u64,
+                        Err(error) => {
+                            assert_eq!(error, Errno::ENOSPC);
+                            full += 1;
+                        }
+                    }
+                }
+            }
+            files.sync().await.unwrap();
+            for (file, len) in &open {
+                assert!(*len > 1 << 20, "{len}");
+                assert_eq!(file.metadata().len, *len);
+                file.sync().await.unwrap();
+                let bytes = file.read_bytes(len - 1_500, 1_500).await.unwrap();
+                assert!(bytes.len() == 1_500 && (bytes == piece || *len % 1_500 != 0));
+            }
+        }
+        drop(files);
+        volume.unmount().await.unwrap();
+    });
+    assert_whole(&disk);
 }
 
 #[test]

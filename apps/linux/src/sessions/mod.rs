@@ -19,12 +19,12 @@ use isola::events::{Instant, now, timeout};
 use isola::net::{PortListener, TcpStream, listen};
 use isola::prelude::*;
 use isola::sync::{Mutex, Once};
-use isola::{SessionKey, serve_sessions};
+use isola::{ProcessUsage, SessionKey, serve_processes, serve_sessions};
 use isola_abi::session::{CellMessage, CommandSpec, HostMessage, SessionRequest, TerminalSize};
 use isola_linux::Options;
 use isola_linux_files::OpenFile;
 use isola_linux_processes::wait_queue::WaitQueue;
-use isola_linux_processes::{System, start_command};
+use isola_linux_processes::{System, list_processes, start_command};
 use messages::{Incoming, Outgoing};
 pub use streams::KernelEnds;
 
@@ -80,6 +80,7 @@ impl Sessions {
         });
         let begun = sessions.clone();
         SESSIONS.call_once(|| begun);
+        serve_processes(|most| Box::pin(processes(most)));
         serve_sessions(|key| {
             SESSIONS.get().map_or_else(|| Err("it starts".into()), |sessions| sessions.open(key))
         });
@@ -249,6 +250,18 @@ impl Sessions {
         let (text, code) = crate::not_executed(program, last);
         Some(CellMessage::Failed(text, code))
     }
+}
+
+/// Returns the number of processes, and those that have used most time, with the names of their users.
+async fn processes(most: usize) -> (usize, Vec<ProcessUsage>) {
+    let Some(sessions) = SESSIONS.get() else { return (0, Vec::new()) };
+    let (count, mut shown) = list_processes(&sessions.system, most);
+    let names = crate::root::user_names(&sessions.system.namespace).await;
+    for process in &mut shown {
+        let found = names.iter().find(|(id, _)| *id == process.user);
+        process.user_name = found.map(|(_, name)| name.clone());
+    }
+    (count, shown)
 }
 
 /// The files with the descriptors 0, 1 and 2 of a program.

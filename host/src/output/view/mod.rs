@@ -14,6 +14,7 @@
 //! | [`event`] | the journal: `events` |
 //! | [`resize`] | results of `resize` |
 //! | [`stats`] | snapshots of cells: `stats` |
+//! | [`process`] | processes of cells: `inspect` |
 //! | [`hosted`] | cells in Linux processes: `inspect` |
 
 pub mod cell;
@@ -24,6 +25,7 @@ pub mod grid;
 pub mod hosted;
 pub mod latency;
 pub mod machine;
+pub mod process;
 pub mod resize;
 pub mod stats;
 
@@ -41,5 +43,6 @@ pub use grid::{
 pub use hosted::HostedView;
 pub use latency::LatencyView;
 pub use machine::{MachineCoreView, MachineView};
+pub use process::ProcessView;
 pub use resize::ResizeView;
 pub use stats::{Answers, StatsView};

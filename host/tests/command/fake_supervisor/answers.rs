@@ -7,8 +7,8 @@ use isola_abi::id::ActivityId;
 use isola_abi::query::{
     ActivityMemory, ActivityUsage, AnswerPiece, AnswerRecord, Answers, Connection, CounterName, Direction,
     FRAMES_BYTES, FrameHead, GridClient, GridEntitlement, GridSettings, Line, MemoryUse, Period, PeriodBatch,
-    PeriodKind, ProfileRecord, Queries, Query, Ring, SampleAccount, SampleBatch, StackSample, TraceActivity,
-    TraceBegin, TraceRecord, TraceSite,
+    PeriodKind, ProcessState, ProcessUsage, ProfileRecord, Queries, Query, Ring, SampleAccount, SampleBatch,
+    StackSample, TraceActivity, TraceBegin, TraceRecord, TraceSite,
 };
 use std::num::NonZeroU32;
 
@@ -112,6 +112,7 @@ fn facts(query: Query) -> Vec<AnswerRecord> {
             AnswerRecord::Begin { cores: 0 },
             AnswerRecord::Refused("its application executes no commands".into()),
         ],
+        Query::Processes { most } => processes(most),
         Query::Capture(_) | Query::EndCapture | Query::Trace(_) | Query::Profile(_) => Vec::new(),
     }
 }
@@ -163,6 +164,30 @@ fn memory() -> ActivityMemory {
         budget: MemoryBudget { soft: Some(64 << 20), hard: Some(128 << 20) },
         reclaimed_bytes: 3 << 20,
     }
+}
+
+/// A server with a worker, beside another process.
+fn processes(most: u32) -> Vec<AnswerRecord> {
+    let process = |pid, parent, user: u32, command: &str| {
+        AnswerRecord::Process(Box::new(ProcessUsage {
+            pid,
+            parent,
+            user,
+            user_name: (user == 0).then(|| "root".into()),
+            state: ProcessState::Sleeping,
+            threads: pid,
+            resident_bytes: 2 << 20,
+            user_ns: 1_000_000,
+            system_ns: 500_000,
+            cycles: 3_000_000,
+            command: command.into(),
+        }))
+    };
+    let all = [process(1, 0, 0, "server"), process(4, 1, 33, "worker"), process(3, 1, 0, "sh")];
+    let done = AnswerRecord::Done { core: 0, connections: 0, half_open: 0, time_wait: 0 };
+    let listed = all.into_iter().take(most as usize);
+    let begin = [AnswerRecord::Begin { cores: 1 }, AnswerRecord::Processes { count: 120 }];
+    begin.into_iter().chain(listed).chain([done]).collect()
 }
 
 /// A service with two connections, of three activities in all.

@@ -34,7 +34,12 @@ fn duration(time: Timestamp) -> Duration {
 }
 
 impl VolumeInode {
-    pub(super) fn set_metadata(&self, metadata: Metadata) {
+    /// Takes over the attributes that the volume has. Dirty pages change some of them.
+    pub(super) fn set_metadata(&self, mut metadata: Metadata) {
+        let pages = self.pages.lock();
+        if let Some(unwritten) = &pages.unwritten {
+            unwritten.adjust(&mut metadata);
+        }
         *self.metadata.lock() = metadata;
     }
 
@@ -44,6 +49,7 @@ impl VolumeInode {
         F: Future<Output = Result<Vec<Attributes>, FileError>> + 'static,
     {
         self.shared.check_changes()?;
+        self.shared.count_names();
         let changed = self.shared.volume.with(operation).await.map_err(errno)?;
         self.shared.refresh(&changed);
         Ok(())
@@ -85,6 +91,7 @@ impl VolumeInode {
 
     async fn create_name(&self, name: Vec<u8>, new: NewFile) -> Result<Arc<dyn Inode>, Errno> {
         self.shared.check_changes()?;
+        self.shared.count_names();
         let (volume, id) = (self.shared.volume, self.id);
         let create = volume.with(move |volume| async move {
             let (file, changed) = volume.create_in(id, name, new).await?;
@@ -136,6 +143,7 @@ impl VolumeInode {
         let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
         let reserve =
             |kind| move |volume: &mut dyn FileSystem, id| volume.change_range(id, kind, offset, len);
+        self.shared.forget_credits();
         match allocation {
             Allocation::Reserve => self.change(reserve(RangeChange::Reserve), |_| {}).await,
             Allocation::ReserveKeepLen => self.change(reserve(RangeChange::ReserveKeepLen), |_| {}).await,
@@ -204,6 +212,10 @@ impl Inode for VolumeInode {
         };
         let (id, change) = (self.id, *change);
         Outcome::of(async move {
+            if change.accessed.is_some() || change.modified.is_some() {
+                // A later write of dirty pages would set the time.
+                self.write_dirty().await?;
+            }
             let update =
                 move |volume: Volume| async move { Ok(alloc::vec![volume.update(id, update).await?]) };
             self.change_names(update).await?;
@@ -273,7 +285,11 @@ impl Inode for VolumeInode {
             RenameMode::Exchange => RenameKind::Exchange,
         };
         let (from, to) = ((self.id, name.to_vec()), (to.id, to_name.to_vec()));
-        Outcome::of(self.change_names(move |volume| async move { volume.rename_in(from, to, kind).await }))
+        Outcome::of(async move {
+            // The new name has the new contents after a crash as well (as `auto_da_alloc` of ext4).
+            self.shared.write_back().await?;
+            self.change_names(move |volume| async move { volume.rename_in(from, to, kind).await }).await
+        })
     }
 
     fn list(&self, _caller: CallerIds) -> Outcome<'_, Vec<DirectoryEntry>> {
@@ -352,7 +368,8 @@ impl Inode for VolumeInode {
     fn sync(&self) -> Outcome<'_, ()> {
         Outcome::of(async move {
             self.write_mapped(0..u64::MAX).await?;
-            Shared::sync(&self.shared).await
+            let outcome = Shared::sync(&self.shared).await;
+            self.take_error().and(outcome)
         })
     }
 

@@ -2,9 +2,11 @@
 //!
 //! - `inode.rs`: inodes, their names and attributes.
 //! - `pages.rs`: the contents of files as frames, which reads, writes and mappings share.
+//! - `write_back.rs`: small writes, which the pages gather.
 //!
-//! **Changes.** A call that changes names, attributes or contents is one operation of the volume, which is complete when the
-//! call returns, and permanent after the next `sync` of any file: docs/storage.md has the guarantees. Pages that programs
+//! **Changes.** A call that changes names, attributes or storage is one operation of the volume, which is complete when the
+//! call returns, and permanent after the next `sync` of any file: docs/storage.md has the guarantees. Writes are gathered in
+//! the pages, and written together. Pages that programs
 //! change through shared mappings are written by `msync`, `fsync` and `sync`, and at the latest at the file system's next
 //! sync ([`VolumeFs::changed`] says that one is due).
 //!
@@ -13,6 +15,7 @@
 
 mod inode;
 mod pages;
+mod write_back;
 
 use crate::Errno;
 use crate::async_lock::AsyncLock;
@@ -61,6 +64,9 @@ struct Shared {
     /// The pages in memory, and the number above which unused ones are dropped.
     pages: AtomicU64,
     most_pages: u64,
+    /// The pages that are dirty, and how many more may become so before the free space is counted again.
+    dirty: AtomicU64,
+    credits: AtomicU64,
     unsynced: Mutex<Unsynced>,
 }
 
@@ -70,6 +76,8 @@ struct Unsynced {
     is_changed: bool,
     /// Inodes with pages that mappings have changed. They stay until these are written.
     mapped: BTreeMap<u64, Arc<VolumeInode>>,
+    /// Inodes with dirty pages. They stay until these are written.
+    dirty: BTreeMap<u64, Arc<VolumeInode>>,
     waiter: Option<Waker>,
 }
 
@@ -120,6 +128,8 @@ impl VolumeFs {
             inodes: Mutex::default(),
             pages: AtomicU64::new(0),
             most_pages,
+            dirty: AtomicU64::new(0),
+            credits: AtomicU64::new(0),
             unsynced: Mutex::default(),
         });
         let root = volume.with(|volume| async move { volume.root_attributes().await }).await?;
@@ -244,7 +254,7 @@ impl Shared {
             unsynced.is_changed = false;
             core::mem::take(&mut unsynced.mapped)
         };
-        let mut outcome = Ok(());
+        let mut outcome = self.write_back().await;
         for inode in mapped.values() {
             outcome = outcome.and(inode.write_mapped(0..u64::MAX).await);
         }
@@ -270,7 +280,8 @@ impl FileSystem for VolumeFs {
                 kind: MAGIC,
                 block_len: PAGE,
                 blocks: space.total_bytes / PAGE,
-                free_blocks: space.free_bytes / PAGE,
+                free_blocks: (space.free_bytes / PAGE)
+                    .saturating_sub(self.shared.dirty.load(Ordering::Relaxed)),
                 files: space.total_files,
                 free_files: space.free_files,
                 identity: self.shared.device.encoded(),

@@ -1,15 +1,18 @@
 //! The pages of a volume's files.
 
+use super::write_back::Unwritten;
 use super::{PAGE, VolumeInode, errno};
 use crate::Errno;
 use crate::inode::WritePosition;
 use crate::metadata::InodeKind;
 use crate::open_file::MOST_OFFSET;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::hash::Hasher;
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 use isola_linux_memory::{BoxFuture, PageSource, UserBuffer};
 use isola_memory::frame::{FRAME_SIZE, Frame};
 use isola_volumes::{FileError, FileId, FileSystem, SharedFile};
@@ -23,10 +26,15 @@ const WRITE_LEN: usize = 128 * 1024;
 /// The pages of a file that are in memory.
 #[derive(Default)]
 pub(super) struct Pages {
-    frames: BTreeMap<u64, Frame>,
+    pub(super) frames: BTreeMap<u64, Frame>,
     /// The pages that a shared mapping may change, with a hash of the contents that were written last. A mapping may change
     /// a page again without notice, so a page stays in the table while the inode is in use.
     mapped: BTreeMap<u64, Option<u64>>,
+    /// The pages that the volume does not have yet, and what they change besides: [`write_back`](super::write_back).
+    pub(super) dirty: BTreeSet<u64>,
+    pub(super) unwritten: Option<Unwritten>,
+    /// The error that dirty pages met.
+    pub(super) error: Option<Errno>,
 }
 
 impl Pages {
@@ -34,10 +42,10 @@ impl Pages {
         self.frames.len() as u64
     }
 
-    /// Removes the pages that are in no mapping and no call.
+    /// Removes the pages that are in no mapping and no call, and not dirty.
     pub fn drop_unused(&mut self) -> Vec<(u64, Frame)> {
-        let mapped = &self.mapped;
-        self.frames.extract_if(.., |index, frame| !frame.is_shared() && !mapped.contains_key(index)).collect()
+        let is_used = |index: &u64| self.mapped.contains_key(index) || self.dirty.contains(index);
+        self.frames.extract_if(.., |index, frame| !frame.is_shared() && !is_used(index)).collect()
     }
 }
 
@@ -52,7 +60,7 @@ impl VolumeInode {
         self.metadata.lock().len
     }
 
-    fn page(&self, index: u64) -> Option<Frame> {
+    pub(super) fn page(&self, index: u64) -> Option<Frame> {
         self.pages.lock().frames.get(&index).cloned()
     }
 
@@ -70,8 +78,7 @@ impl VolumeInode {
     /// Reads the pages around `index` from the volume.
     pub(super) async fn read_pages(&self, index: u64) -> Result<Frame, Errno> {
         let held = self.file.hold().await;
-        let page_count = self.len().div_ceil(PAGE);
-        if index >= page_count {
+        if index >= self.len().div_ceil(PAGE) {
             return Err(Errno::EFAULT);
         }
         if let Some(frame) = self.page(index) {
@@ -80,6 +87,12 @@ impl VolumeInode {
         let known = held.get().clone();
         let file = self.open_file(known).await?;
         *held.get() = Some(file.clone());
+        self.read_pages_held(&file, index).await
+    }
+
+    /// Reads the pages around `index`, which is within the file, with the file held.
+    pub(super) async fn read_pages_held(&self, file: &SharedFile, index: u64) -> Result<Frame, Errno> {
+        let page_count = self.len().div_ceil(PAGE);
         let first = index - index % READ_AHEAD;
         let count = READ_AHEAD.min(page_count - first);
         let (mut done, len) = (0, count as usize * FRAME_SIZE);
@@ -156,13 +169,14 @@ impl VolumeInode {
         let held = self.file.hold().await;
         let known = held.get().clone();
         let file = self.open_file(known).await?;
+        self.write_dirty_held(&file).await?;
         let outcome = self.change_held(&file, change).await;
         let mut pages = self.pages.lock();
         let before = pages.count();
         see(&mut pages);
         let removed = before - pages.count();
         drop(pages);
-        self.shared.pages.fetch_sub(removed, core::sync::atomic::Ordering::Relaxed);
+        self.shared.pages.fetch_sub(removed, Ordering::Relaxed);
         outcome
     }
 
@@ -182,14 +196,20 @@ impl VolumeInode {
     ) -> Result<(usize, u64), Errno> {
         self.shared.check_changes()?;
         self.check_file()?;
+        if self.shared.dirty.load(Ordering::Relaxed) >= self.shared.most_dirty() {
+            // An error is that of the file whose pages these are.
+            let _ = self.shared.write_back().await;
+        }
         let held = self.file.hold().await;
         let known = held.get().clone();
         let file = self.open_file(known).await?;
+        // Dirty pages need it.
+        *held.get() = Some(file.clone());
         let start = match position {
             WritePosition::At(offset) => offset,
             WritePosition::End => self.len(),
         };
-        let mut at = start;
+        let mut at = start + self.gather(&file, start, buffer).await? as u64;
         while !buffer.is_empty() {
             let most = MOST_OFFSET.saturating_sub(at).min(WRITE_LEN as u64) as usize;
             let mut bytes = alloc::vec![0; buffer.len().min(most)];
@@ -199,7 +219,7 @@ impl VolumeInode {
             // The buffer advances with the bytes that were written.
             buffer.clone().read(&mut bytes);
             let len = bytes.len();
-            let written = alloc::sync::Arc::<[u8]>::from(bytes);
+            let written = Arc::<[u8]>::from(bytes);
             let on_volume = written.clone();
             let outcome = self.change_held(&file, move |volume, id| volume.write(id, at, &on_volume)).await;
             if let Err(error) = outcome {
@@ -208,6 +228,7 @@ impl VolumeInode {
                 return if at == start { Err(error) } else { break };
             }
             self.see_written(at, &written, u64::MAX);
+            self.shared.count_names();
             buffer.advance(len, |_| {});
             at += len as u64;
         }
@@ -270,6 +291,7 @@ impl Pages {
     pub(super) fn truncate(&mut self, len: u64) {
         drop(self.frames.split_off(&len.div_ceil(PAGE)));
         drop(self.mapped.split_off(&len.div_ceil(PAGE)));
+        drop(self.dirty.split_off(&len.div_ceil(PAGE)));
         self.clear(len, u64::MAX);
     }
 }
@@ -300,11 +322,7 @@ impl PageSource for VolumeInode {
     fn sync(&self, first: u64, count: u64) -> BoxFuture<'_, Result<(), Errno>> {
         alloc::boxed::Box::pin(async move {
             self.write_mapped(first..first.saturating_add(count)).await?;
-            if self.shared.changes == super::VolumeChanges::Refused {
-                return Ok(());
-            }
-            let volume = self.shared.volume;
-            volume.with(|volume| async move { volume.sync().await }).await.map_err(errno)
+            self.shared.sync().await
         })
     }
 

@@ -5,6 +5,8 @@ mod process;
 mod status;
 mod system;
 
+pub(crate) use process::{command_line, name as process_name};
+pub(crate) use status::{process_state, resident_bytes};
 pub(crate) use system::load_averages;
 
 use crate::process::Process;

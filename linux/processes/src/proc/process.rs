@@ -115,21 +115,31 @@ struct Memory {
 impl GeneratedText for Memory {
     fn text(&self, _: CallerIds) -> Result<Vec<u8>, Errno> {
         let facts = self.process.program.lock().clone();
-        let (start, end) = (self.range)(&facts);
-        let Some(memory) = facts.memory else { return Ok(Vec::new()) };
-        let mut bytes = Vec::new();
-        // Pages that are not in memory end the text: a read of this file does not wait.
-        let mut address = start;
-        while address < end {
-            let len = (4096 - address % 4096).min(end - address) as usize;
-            let Some(part) = memory.try_part(address, len, isola_user_mode::Access::Read) else { break };
-            let mut piece = alloc::vec![0; len];
-            part.frame.read(part.offset, &mut piece);
-            bytes.extend(piece);
-            address += len as u64;
-        }
-        Ok(bytes)
+        Ok(bytes_of(&facts, (self.range)(&facts)))
     }
+}
+
+/// Returns the arguments of a process, each with a NUL at its end.
+pub(crate) fn command_line(process: &Process) -> Vec<u8> {
+    let facts = process.program.lock().clone();
+    bytes_of(&facts, facts.arguments)
+}
+
+/// Reads a range of a process's memory, as far as it is there.
+fn bytes_of(facts: &crate::process::ProgramFacts, (start, end): (u64, u64)) -> Vec<u8> {
+    let Some(memory) = &facts.memory else { return Vec::new() };
+    let mut bytes = Vec::new();
+    // Pages that are not in memory end the text: a read of this file does not wait.
+    let mut address = start;
+    while address < end {
+        let len = (4096 - address % 4096).min(end - address) as usize;
+        let Some(part) = memory.try_part(address, len, isola_user_mode::Access::Read) else { break };
+        let mut piece = alloc::vec![0; len];
+        part.frame.read(part.offset, &mut piece);
+        bytes.extend(piece);
+        address += len as u64;
+    }
+    bytes
 }
 
 /// The open files of a process.
@@ -220,7 +230,7 @@ pub(super) fn memory(process: &Process) -> Option<Arc<ProcessMemory>> {
     process.program.lock().memory.clone()
 }
 
-pub(super) fn name(process: &Process) -> String {
+pub(crate) fn name(process: &Process) -> String {
     let threads = process.threads();
     let name = threads.first().map(|thread| thread.name.lock().clone()).unwrap_or_default();
     String::from_utf8_lossy(&name).into_owned()

@@ -10,6 +10,7 @@ use crate::thread_state::ThreadState;
 use alloc::format;
 use alloc::string::String;
 use core::sync::atomic::Ordering;
+use isola_abi::query::ProcessState;
 use isola_linux_memory::MappingUsage;
 
 /// The start of Linux's priorities of ordinary processes in `/proc/PID/stat`.
@@ -39,6 +40,21 @@ fn shown_name(process: &Process, thread: Option<&ThreadState>) -> String {
         Some(thread) => String::from_utf8_lossy(&thread.name.lock()).into_owned(),
         None => name(process),
     }
+}
+
+/// Returns the state of a process.
+pub(crate) fn process_state(system: &System, process: &Process) -> ProcessState {
+    match state(system, process, None).0 {
+        'Z' => ProcessState::Zombie,
+        'T' => ProcessState::Stopped,
+        'R' => ProcessState::Running,
+        _ => ProcessState::Sleeping,
+    }
+}
+
+/// Returns the memory that a process has mapped and in use, in bytes.
+pub(crate) fn resident_bytes(process: &Process) -> u64 {
+    memory(process).map_or(0, |memory| memory.usage().resident.total() * 4096)
 }
 
 pub(super) fn stat(system: &System, process: &Process, thread: Option<&ThreadState>) -> String {

@@ -80,6 +80,7 @@ pub(super) fn answer(number: u32, query: &Query) {
         | Query::ChangeGrid(_)
         | Query::ChangeRules(_)
         | Query::Activities { .. }
+        | Query::Processes { .. }
         | Query::OpenSession(_) => close(number),
     }
 }

@@ -119,6 +119,7 @@ fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> CoreFacts {
         | Query::ChangeGrid(_)
         | Query::ChangeRules(_)
         | Query::Activities { .. }
+        | Query::Processes { .. }
         | Query::OpenSession(_) => CoreFacts::default(),
     }
 }
