@@ -143,6 +143,7 @@ impl VolumeInode {
         let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
         let reserve =
             |kind| move |volume: &mut dyn FileSystem, id| volume.change_range(id, kind, offset, len);
+        self.shared.make_room(len).await?;
         self.shared.forget_credits();
         match allocation {
             Allocation::Reserve => self.change(reserve(RangeChange::Reserve), |_| {}).await,

@@ -200,16 +200,28 @@ impl VolumeInode {
             // An error is that of the file whose pages these are.
             let _ = self.shared.write_back().await;
         }
+        let start_of = |inode: &Self| match position {
+            WritePosition::At(offset) => offset,
+            WritePosition::End => inode.len(),
+        };
+        {
+            let held = self.file.hold().await;
+            let known = held.get().clone();
+            let file = self.open_file(known).await?;
+            // Dirty pages need it.
+            *held.get() = Some(file.clone());
+            let start = start_of(self);
+            let count = self.gather(&file, start, buffer).await?;
+            if count > 0 || buffer.is_empty() {
+                return Ok((count, start + count as u64));
+            }
+        }
+        self.shared.make_room(buffer.len() as u64).await?;
         let held = self.file.hold().await;
         let known = held.get().clone();
         let file = self.open_file(known).await?;
-        // Dirty pages need it.
-        *held.get() = Some(file.clone());
-        let start = match position {
-            WritePosition::At(offset) => offset,
-            WritePosition::End => self.len(),
-        };
-        let mut at = start + self.gather(&file, start, buffer).await? as u64;
+        let start = start_of(self);
+        let mut at = start;
         while !buffer.is_empty() {
             let most = MOST_OFFSET.saturating_sub(at).min(WRITE_LEN as u64) as usize;
             let mut bytes = alloc::vec![0; buffer.len().min(most)];

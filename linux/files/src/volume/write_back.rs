@@ -6,8 +6,8 @@
 //! the file system's next sync. The journal stays whole in any case: a crash loses contents, never the file system.
 //!
 //! **Space.** A gathered write must not fail later. Each dirty page takes a credit. Credits are half of the free pages at
-//! most, and are counted anew when they are used up: names and metadata take the other half. Without credits a write goes to
-//! the volume at once, which says whether it is full.
+//! most, and are counted anew when they are used up: names and metadata take the other half. Without credits all dirty pages
+//! are written, and then the write itself, by the volume, which says whether it is full.
 
 use super::{PAGE, Shared, VolumeInode, errno};
 use crate::Errno;
@@ -27,6 +27,10 @@ pub(super) const DIRECT_LEN: usize = 64 * 1024;
 const MOST_GATHERED_END: u64 = 1 << 40;
 /// The pages that one operation of the volume writes.
 const BATCH_PAGES: usize = 64;
+/// The free pages that a volume keeps (docs/storage.md).
+const SPARE_PAGES: u64 = 32;
+/// The free pages beyond those of dirty pages and of an operation below which dirty ones are written first.
+const MARGIN_PAGES: u64 = 64;
 /// The credits that a change of names takes: blocks of directories and of maps.
 const CREDITS_OF_NAMES: u64 = 4;
 
@@ -80,8 +84,24 @@ impl Shared {
     async fn renew_credits(&self) -> Result<(), Errno> {
         let space = self.volume.with(|volume| async move { volume.space().await }).await.map_err(errno)?;
         let dirty = self.dirty.load(Ordering::Relaxed);
-        let credits = (space.free_bytes / PAGE / 2).saturating_sub(dirty);
+        let usable = (space.free_bytes / PAGE).saturating_sub(SPARE_PAGES);
+        let credits = (usable / 2).saturating_sub(dirty);
         self.credits.store(credits.min(self.most_dirty()), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes dirty pages before an operation that uses storage, if there may be too little for both.
+    pub(super) async fn make_room(&self, len_bytes: u64) -> Result<(), Errno> {
+        let dirty = self.dirty.load(Ordering::Relaxed);
+        if dirty == 0 {
+            return Ok(());
+        }
+        let space = self.volume.with(|volume| async move { volume.space().await }).await.map_err(errno)?;
+        if space.free_bytes / PAGE < 2 * dirty + len_bytes / PAGE + MARGIN_PAGES {
+            // An error is that of the file whose pages these are.
+            let _ = self.write_back().await;
+            self.forget_credits();
+        }
         Ok(())
     }
 
