@@ -40,8 +40,8 @@ pub struct Root {
     pub namespace: Arc<Namespace>,
     devices: Arc<DeviceTable>,
     volumes: Volumes,
-    /// The volumes for changes.
-    writable: Vec<Arc<VolumeFs>>,
+    /// The volumes.
+    on_volumes: Vec<Arc<VolumeFs>>,
 }
 
 /// Mounts the volumes, and `/dev`.
@@ -55,8 +55,8 @@ pub async fn mount(console: &Arc<Console>, tmpfs: &[TmpfsMount]) -> Result<Root,
         "no volume is mounted at /: isola run --rootfs DIRECTORY -- PROGRAM ..., or isola run -v VOLUME:/:ro linux ...",
     )?;
     let devices = Arc::new(DeviceTable::default());
-    let mut writable = Vec::new();
-    let lower = files_of(root_volume, &mut writable).await.map_err(|error| text(&error))?;
+    let lower = files_of(root_volume).await.map_err(|error| text(&error))?;
+    let mut on_volumes = alloc::vec![lower.clone()];
     let (files, source): (Arc<dyn FileSystem>, _) = match root_volume.access {
         VolumeAccess::ReadWrite => (lower, root_volume.name.as_bytes().to_vec()),
         VolumeAccess::ReadOnly => {
@@ -65,7 +65,7 @@ pub async fn mount(console: &Arc<Console>, tmpfs: &[TmpfsMount]) -> Result<Root,
         }
     };
     let namespace = Namespace::new(MountedFileSystem::new(files), &source, MountFlags::default());
-    let mut root = Root { namespace, devices: devices.clone(), volumes, writable };
+    let mut root = Root { namespace, devices: devices.clone(), volumes, on_volumes: Vec::new() };
     let random = |bytes: &mut [u8]| {
         for piece in bytes.chunks_mut(8) {
             piece.copy_from_slice(&isola::entropy().to_le_bytes()[..piece.len()]);
@@ -74,13 +74,13 @@ pub async fn mount(console: &Arc<Console>, tmpfs: &[TmpfsMount]) -> Result<Root,
     let dev = device_file_system(&devices, console, random).map_err(|error| text(&error))?;
     root.mount_at("/dev", dev, "devtmpfs", false).await?;
     root.mount_at("/dev/shm", TmpFs::new(files_in_memory(0o1777)), "tmpfs", false).await?;
-    let mut writable = core::mem::take(&mut root.writable);
     for volume in root.volumes.iter().filter(|volume| volume.path != "/") {
-        let files = files_of(volume, &mut writable).await.map_err(|error| text(&error))?;
+        let files = files_of(volume).await.map_err(|error| text(&error))?;
+        on_volumes.push(files.clone());
         root.mount_at(&volume.path, files, &volume.name, volume.access == VolumeAccess::ReadOnly).await?;
     }
-    root.writable = writable;
-    for files in &root.writable {
+    root.on_volumes = on_volumes;
+    for files in root.on_volumes.iter().filter(|files| files.is_writable()) {
         spawn_task(sync_after_changes(files.clone())).detach();
     }
     for mount in tmpfs {
@@ -93,21 +93,14 @@ pub async fn mount(console: &Arc<Console>, tmpfs: &[TmpfsMount]) -> Result<Root,
     Ok(root)
 }
 
-/// Returns the files of a volume, and adds them to those that can be changed.
-async fn files_of(
-    mounted: &MountedVolume,
-    writable: &mut Vec<Arc<VolumeFs>>,
-) -> Result<Arc<VolumeFs>, storage::FileError> {
+/// Returns the files of a volume.
+async fn files_of(mounted: &MountedVolume) -> Result<Arc<VolumeFs>, storage::FileError> {
     let changes = match mounted.access {
         VolumeAccess::ReadWrite => VolumeChanges::Permitted,
         VolumeAccess::ReadOnly => VolumeChanges::Refused,
     };
     let most_pages = isola::memory_total() as u64 / PAGES_PART / 4096;
-    let files = VolumeFs::new(mounted.volume.share(), changes, most_pages).await?;
-    if changes == VolumeChanges::Permitted {
-        writable.push(files.clone());
-    }
-    Ok(files)
+    VolumeFs::new(mounted.volume.share(), changes, most_pages).await
 }
 
 /// Makes changes of a volume permanent, a short time after each first one.
@@ -127,19 +120,17 @@ fn files_in_memory(permissions: u32) -> TmpFsOptions {
 }
 
 impl Root {
-    /// Makes the changes of all volumes permanent, when the processes have ended.
+    /// Makes the changes of all volumes permanent and unmounts them, when the processes have ended. Files that they had open,
+    /// or that a copy of the host tool reads, are closed.
     pub async fn close(self) {
-        for files in &self.writable {
-            if let Err(error) = files.sync().await {
+        for files in &self.on_volumes {
+            if let Err(error) = files.close().await {
                 println!("linux: changes of a volume cannot be written: {error}");
             }
         }
-        let Self { volumes, writable, namespace, devices: _ } = self;
-        let is_changed = !writable.is_empty();
-        drop((writable, namespace));
-        if is_changed {
-            // A volume with an open file stays mounted; its next mount replays the journal.
-            let _ = volumes.unmount().await;
+        if let Err(error) = self.volumes.unmount().await {
+            // The next mount replays the journal.
+            println!("linux: a volume cannot be unmounted: {error}");
         }
     }
 

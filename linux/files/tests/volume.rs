@@ -9,13 +9,13 @@ use isola_events::{exit, run, spawn_task};
 use isola_hosted::Settings;
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{
-    AttributeChange, AttributeMode, Errno, FileSystem, LastLink, MountFlags, MountedFileSystem, Namespace,
-    OverlayFs, Timestamp, TmpFs, TmpFsOptions, VolumeChanges, VolumeFs,
+    Allocation, AttributeChange, AttributeMode, Errno, FileSystem, LastLink, MountFlags, MountedFileSystem,
+    Namespace, OverlayFs, Timestamp, TmpFs, TmpFsOptions, VolumeChanges, VolumeFs,
 };
 use isola_linux_memory::UserBuffer;
 use isola_need::{Need, need};
 use isola_storage_sim::SimDisk;
-use isola_volumes::{Access, Volume};
+use isola_volumes::{Access, FileError, Volume};
 use std::future::Future;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
@@ -23,6 +23,20 @@ use std::sync::Arc;
 
 fn data(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 9)) as u8).collect()
+}
+
+/// The length of a larger file.
+const LARGE: usize = 1_234_567;
+
+/// Returns the bytes that were read from a disk.
+fn reads(disk: &SimDisk) -> u64 {
+    disk.bytes().0
+}
+
+/// Returns the pages of the layer in memory that are in use.
+async fn overlay_pages(caller: &isola_linux_files::Caller<'_>) -> u64 {
+    let statistics = caller.file_system_statistics(CWD, b"/", 0).await.unwrap();
+    statistics.blocks - statistics.free_blocks
 }
 
 /// Makes a file system with a program, links and directories.
@@ -36,6 +50,8 @@ fn image() -> Vec<u8> {
     symlink("usr/bin", at("bin")).unwrap();
     symlink(format!("/usr/{}bin/program", "./".repeat(50)), at("long")).unwrap();
     std::fs::create_dir(at("etc")).unwrap();
+    std::fs::write(at("large"), data(LARGE)).unwrap();
+    std::fs::write(at("second"), data(LARGE)).unwrap();
     for index in 0..300 {
         std::fs::write(at(&format!("etc/file-{index}")), format!("{index}")).unwrap();
     }
@@ -264,6 +280,46 @@ fn small_writes_reach_the_volume_together_and_in_order() {
 }
 
 #[test]
+fn a_volume_with_open_files_is_unmounted_cleanly() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let disk = SimDisk::new(image());
+    run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, |files, volume| async move {
+        let system = system_of(files.clone());
+        let caller = system.caller();
+        let flags = linux::O_RDWR | linux::O_CREAT;
+        let file = caller.open_at(CWD, b"/open", flags, 0o600).await.unwrap();
+        file.write(&mut UserBuffer::of_bytes(b"not synced")).await.unwrap();
+        let pages = file.pages().unwrap();
+        pages.fetch(0).await.unwrap();
+        // A file without a name goes with its last user.
+        let gone = caller.open_at(CWD, b"/gone", flags, 0o600).await.unwrap();
+        gone.write(&mut UserBuffer::of_bytes(&data(50_000))).await.unwrap();
+        caller.unlink_at(CWD, b"/gone", 0).await.unwrap();
+        assert_eq!(volume.unmount().await, Err(FileError::InUse));
+        files.close().await.unwrap();
+        volume.unmount().await.unwrap();
+        // Whoever has files still gets errors.
+        assert_eq!(file.write(&mut UserBuffer::of_bytes(b"x")).await, Err(Errno::EIO));
+        assert_eq!(caller.open_at(CWD, b"/etc/file-1", 0, 0).await.unwrap_err(), Errno::EIO);
+        assert_eq!(files.sync().await, Err(Errno::EIO));
+        drop((pages, gone));
+    });
+    assert_whole(&disk);
+    let contents = disk.contents();
+    // The state in the superblock: unmounted.
+    assert_eq!(contents[1024 + 0x3a] & 1, 1);
+    let recovers = u32::from_le_bytes(contents[1024 + 0x60..][..4].try_into().unwrap()) & 4;
+    assert_eq!(recovers, 0, "the journal has to be replayed");
+    run_on(&disk, Access::ReadOnly, VolumeChanges::Refused, |files, _| async move {
+        let system = system_of(files);
+        let file = system.caller().open_at(CWD, b"/open", 0, 0).await.unwrap();
+        assert_eq!(file.read_bytes(0, 99).await.unwrap(), b"not synced");
+    });
+}
+
+#[test]
 fn a_small_write_to_a_full_volume_fails_at_once_and_earlier_ones_are_kept() {
     if !need(Need::E2fsprogs) {
         return;
@@ -402,6 +458,48 @@ async fn check(disk: SimDisk) {
         names += 1;
     }
     assert!(names > 1);
+
+    // Reads of which a part is in memory.
+    let large = caller.open_at(CWD, b"/large", linux::O_RDONLY, 0).await.unwrap();
+    let mut all: Vec<u8> = Vec::new();
+    while all.len() < LARGE {
+        let mut buffer = UserBuffer::of_bytes(&[0; 100_000]);
+        let shown = buffer.clone();
+        let count = large.read_at(all.len() as u64, &mut buffer).await.unwrap();
+        assert_eq!(count, 100_000.min(LARGE - all.len()));
+        all.extend(&shown.clone().read_all()[..count]);
+    }
+    assert!(all == data(LARGE));
+
+    // A copy has the pages of its original until they change: an append to a file reads its last page.
+    let before = reads(&disk);
+    let used = overlay_pages(&caller).await;
+    let grown = caller.open_at(CWD, b"/second", linux::O_RDWR | linux::O_APPEND, 0).await.unwrap();
+    grown.write(&mut UserBuffer::of_bytes(b"appended")).await.unwrap();
+    assert!(reads(&disk) - before <= 128 << 10, "{} bytes", reads(&disk) - before);
+    assert_eq!(overlay_pages(&caller).await - used, 1);
+    assert_eq!(grown.metadata().len, LARGE as u64 + 8);
+    grown.write_at(0, &mut UserBuffer::of_bytes(b"!")).await.unwrap();
+    let mut expected = data(LARGE);
+    expected.extend(b"appended!");
+    assert!(grown.read_bytes(0, 4 << 20).await.unwrap() == expected);
+    // A mapping may write to a page, which the original does not see.
+    let pages = grown.pages().unwrap();
+    pages.fetch(3).await.unwrap().write(0, b"mapped");
+    expected[3 * 4096..][..6].copy_from_slice(b"mapped");
+    // A shorter file has zeros where it grows again; a hole has zeros, and its borders the original's bytes.
+    grown.truncate(500_001).await.unwrap();
+    grown.truncate(600_000).await.unwrap();
+    expected.truncate(500_001);
+    expected.resize(600_000, 0);
+    let inode = grown.inode().unwrap();
+    inode.allocate(Allocation::PunchHole, 100_000, 50_000).await.unwrap();
+    expected[100_000..150_000].fill(0);
+    assert!(grown.read_bytes(0, 4 << 20).await.unwrap() == expected);
+    assert!(
+        caller.open_at(CWD, b"/large", 0, 0).await.unwrap().read_bytes(0, LARGE).await.unwrap()
+            == data(LARGE)
+    );
 
     // A change by one name of the file shows by the other, and the rest is copied.
     let file = caller.open_at(CWD, b"/bin/program", linux::O_RDWR, 0).await.unwrap();

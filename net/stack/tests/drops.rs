@@ -5,7 +5,8 @@ mod link6;
 use etherparse::{IpNumber, PacketBuilder};
 use isola_iobuf::IoBuf;
 use isola_net_sim::{Peer, host_config6, host_ip, host_ip6, host_mac};
-use isola_net_stack::{Addressing, Config, Counter, Duration, Ipv4Config, Ipv6Addressing};
+use isola_net_stack::{Addressing, Config, Counter, Duration, Event, Ipv4Config, Ipv6Addressing};
+use isola_proves::proves;
 use link6::*;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -51,6 +52,34 @@ fn pong4() -> Vec<u8> {
         .write(&mut bytes, b"x")
         .unwrap();
     bytes
+}
+
+/// An ICMPv4 error about a datagram that this stack could have sent.
+fn refusal4() -> Vec<u8> {
+    let quoted = udp4(host_ip(1), host_ip(2), (9, 7)).split_off(14);
+    let mut bytes = Vec::new();
+    PacketBuilder::ethernet2(host_mac(2).0, host_mac(1).0)
+        .ipv4(host_ip(2).octets(), host_ip(1).octets(), 64)
+        .icmpv4_raw(3, 3, [0; 4])
+        .write(&mut bytes, &quoted)
+        .unwrap();
+    bytes
+}
+
+#[proves("RFC 5927 3", "a flood of forged errors about datagrams is limited")]
+#[test]
+fn errors_about_datagrams_are_limited() {
+    let mut peer = Peer::new(config());
+    let refusals = |peer: &mut Peer| {
+        let events = peer.events();
+        events.iter().filter(|event| matches!(event, Event::DatagramRefused { port: 9, .. })).count()
+    };
+    for _ in 0..2 {
+        (0..1_000).for_each(|_| peer.send_frame(refusal4()));
+        assert_eq!(refusals(&mut peer), 3);
+        peer.pass(Duration::from_secs(1));
+    }
+    assert_eq!(peer.stack.counters().get(Counter::DropIcmpRate), 2 * 997);
 }
 
 fn changed(mut frame: Vec<u8>, at: usize, value: u8) -> Vec<u8> {

@@ -13,15 +13,13 @@ use crate::inode::{
 use crate::metadata::{DirectoryEntry, InodeKind, Metadata};
 use crate::object::FileObject;
 use crate::outcome::Outcome;
+use crate::tmpfs;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use isola_linux_abi::numbers as linux;
 use isola_linux_memory::{PageSource, UserBuffer};
 use spin::Mutex;
-
-/// The bytes that a copy-up moves at once.
-const COPIED: usize = 64 * 1024;
 
 /// An inode of an overlay.
 pub(super) struct OverlayInode {
@@ -123,8 +121,8 @@ impl OverlayInode {
         (attributes.modified, attributes.changed) = (now, now);
     }
 
-    /// Returns the backing file for changes, of which the first `len` bytes are copied from the lower one if it is not in
-    /// the upper file system yet.
+    /// Returns the backing file for changes. If it is not in the upper file system yet, it begins there as a copy of the
+    /// first `len` bytes of the lower one, whose pages it shares until they change.
     async fn copy_up(&self, len: u64) -> Result<Arc<dyn Inode>, Errno> {
         let _copying = self.copying.hold().await;
         let lower = match self.backing.lock().clone() {
@@ -135,24 +133,10 @@ impl OverlayInode {
         let new = NewInode { content: NewContent::File, permissions, user, group };
         let upper = self.shared.upper.root().create_unnamed(&new).await?;
         let len = len.min(lower.metadata().len);
-        let mut offset = 0;
-        while offset < len {
-            let now = (len - offset).min(COPIED as u64) as usize;
-            let mut buffer = UserBuffer::of_bytes(&alloc::vec![0; now]);
-            let contents = buffer.clone();
-            let count = lower.read_at(offset, &mut buffer).await?;
-            if count == 0 {
-                break;
-            }
-            let mut bytes = alloc::vec![0; count];
-            contents.clone().read(&mut bytes);
-            // Zeros need no page.
-            if bytes.iter().any(|byte| *byte != 0) {
-                upper.write_at(WritePosition::At(offset), &mut UserBuffer::of_bytes(&bytes)).await?;
-            }
-            offset += count as u64;
+        let contents = lower.clone().pages().filter(|_| len > 0);
+        if let Some(contents) = contents {
+            tmpfs::begin_as(&upper, contents, len);
         }
-        upper.truncate(len).await?;
         for name in lower.attributes().await? {
             let value = lower.attribute(&name).await?;
             upper.set_attribute(&name, &value, AttributeMode::Any).await?;
@@ -284,11 +268,20 @@ impl Inode for OverlayInode {
 
     fn read_at<'a>(&'a self, offset: u64, buffer: &'a mut UserBuffer) -> Outcome<'a, usize> {
         let backing = self.backing();
+        let len = buffer.len();
         match backing.read_at(offset, buffer) {
             Outcome::Done(result) => return Outcome::Done(result),
             waits => drop(waits),
         }
-        Outcome::of(async move { backing.read_at(offset, buffer).await })
+        // The buffer has what could be read without waiting.
+        let done = len - buffer.len();
+        Outcome::of(async move {
+            match backing.read_at(offset + done as u64, buffer).await {
+                Ok(count) => Ok(done + count),
+                Err(_) if done > 0 => Ok(done),
+                Err(error) => Err(error),
+            }
+        })
     }
 
     fn write_at<'a>(

@@ -2,6 +2,7 @@
 
 use super::Shared;
 use super::names::Directory;
+use super::original::Copied;
 use super::pages::FilePages;
 use crate::Errno;
 use crate::clock::Timestamp;
@@ -280,7 +281,14 @@ impl Inode for TmpInode {
     }
 
     fn read_at<'a>(&'a self, offset: u64, buffer: &'a mut UserBuffer) -> Outcome<'a, usize> {
-        self.pages().map(|pages| pages.read(offset, buffer)).into()
+        let read = match self.pages() {
+            Ok(pages) => pages.read(offset, buffer),
+            Err(error) => return Outcome::error(error),
+        };
+        match read {
+            (count, None) => Outcome::ok(count),
+            waits => Outcome::of(self.read_waiting(offset, buffer, waits)),
+        }
     }
 
     fn write_at<'a>(
@@ -288,7 +296,24 @@ impl Inode for TmpInode {
         position: WritePosition,
         buffer: &'a mut UserBuffer,
     ) -> Outcome<'a, (usize, u64)> {
-        let written = self.pages().and_then(|pages| pages.write(position, buffer));
+        let pages = match self.pages() {
+            Ok(pages) => pages,
+            Err(error) => return Outcome::error(error),
+        };
+        let start = match position {
+            WritePosition::At(offset) => offset,
+            WritePosition::End => pages.len_and_pages().0,
+        };
+        let region = start..start.saturating_add(buffer.len() as u64);
+        if pages.needs_original(&region) {
+            return Outcome::of(async move {
+                pages.copy_originals(region, Copied::Borders).await?;
+                let written = pages.write(position, buffer)?;
+                self.modified_now();
+                Ok(written)
+            });
+        }
+        let written = pages.write(position, buffer);
         if written.is_ok() {
             self.modified_now();
         }

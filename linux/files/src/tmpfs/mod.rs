@@ -1,6 +1,7 @@
 //! A file system in memory.
 //!
 //! - `inode.rs`: inodes and their attributes; directories.
+//! - `original.rs`: files that begin as copies of others, page by page.
 //! - `pages.rs`: the contents of files as frames, which reads, writes and mappings share.
 //!
 //! Lock order: the tree of the file system, then a directory, then attributes. The tree's lock is held by calls that change
@@ -8,6 +9,7 @@
 
 mod inode;
 mod names;
+mod original;
 mod pages;
 
 use crate::Errno;
@@ -19,6 +21,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 use inode::TmpInode;
+use isola_linux_memory::PageSource;
 use isola_memory::frame::FRAME_SIZE;
 use spin::Mutex;
 
@@ -51,6 +54,14 @@ impl TmpFsOptions {
             devices: Arc::default(),
             name: "tmpfs",
         }
+    }
+}
+
+/// Makes an empty file in memory a copy of the first `len` bytes of another file, which never changes. The copy uses its
+/// pages until they change.
+pub(crate) fn begin_as(file: &Arc<dyn Inode>, original: Arc<dyn PageSource>, len: u64) {
+    if let Some(pages) = file.downcast::<TmpInode>().and_then(|file| file.pages().ok()) {
+        pages.begin_as(original, len);
     }
 }
 

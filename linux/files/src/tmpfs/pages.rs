@@ -2,6 +2,7 @@
 
 use super::Shared;
 use super::inode::{Content, TmpInode};
+use super::original::{Copied, Original, Readable};
 use crate::Errno;
 use crate::inode::{Allocation, SeekTarget, WritePosition};
 use crate::open_file::MOST_OFFSET;
@@ -15,12 +16,12 @@ use isola_linux_memory::{BoxFuture, Mapper, Mappers, PageSource, UserBuffer};
 use isola_memory::frame::{FRAME_SIZE, Frame};
 use spin::Mutex;
 
-const PAGE: u64 = FRAME_SIZE as u64;
+pub(super) const PAGE: u64 = FRAME_SIZE as u64;
 
 /// The pages of a file. Absent ones are zeros.
 pub(super) struct FilePages {
-    shared: Arc<Shared>,
-    state: Mutex<FileState>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) state: Mutex<FileState>,
     /// Held by writes at the end.
     appending: Mutex<()>,
     /// The processes that map it.
@@ -28,9 +29,11 @@ pub(super) struct FilePages {
 }
 
 #[derive(Default)]
-struct FileState {
-    len: u64,
-    pages: BTreeMap<u64, Frame>,
+pub(super) struct FileState {
+    pub(super) len: u64,
+    pub(super) pages: BTreeMap<u64, Frame>,
+    /// Where the other pages are, if the file is a copy of another one.
+    pub(super) original: Option<Original>,
     /// Changes that no call can make any more.
     seals: u32,
 }
@@ -50,6 +53,14 @@ impl FileState {
     fn check_end(&self, end: u64) -> Result<(), Errno> {
         if end > self.len { self.check_seal(linux::F_SEAL_GROW) } else { Ok(()) }
     }
+}
+
+/// What a page has that does not exist yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NewPage {
+    Zeros,
+    /// The caller writes all of it.
+    Overwritten,
 }
 
 /// Whether private copies of removed pages stay mapped.
@@ -73,10 +84,12 @@ impl FilePages {
 
     pub fn len_and_pages(&self) -> (u64, u64) {
         let state = self.state.lock();
-        (state.len, state.pages.len() as u64)
+        let own = state.pages.len() as u64;
+        (state.len, state.original.as_ref().map_or(own, |original| own.max(original.page_count())))
     }
 
-    pub fn read(&self, offset: u64, buffer: &mut UserBuffer) -> usize {
+    /// Reads. Returns the number of bytes, and the page of the original that is missing for the rest.
+    pub fn read(&self, offset: u64, buffer: &mut UserBuffer) -> (usize, Option<u64>) {
         let mut count = 0;
         while !buffer.is_empty() {
             let at = offset.saturating_add(count as u64);
@@ -86,7 +99,12 @@ impl FilePages {
                 if left == 0 {
                     break;
                 }
-                (in_page(at, left), state.pages.get(&(at / PAGE)).cloned())
+                match state.readable(at) {
+                    Readable::Page(frame) => (in_page(at, left), Some(frame)),
+                    Readable::OriginalPage(frame, len) => (in_page(at, left.min(len)), Some(frame)),
+                    Readable::Zeros => (in_page(at, left), None),
+                    Readable::Missing => return (count, Some(at / PAGE)),
+                }
             };
             let now = len.min(buffer.len());
             match frame {
@@ -103,7 +121,7 @@ impl FilePages {
             }
             count += now;
         }
-        count
+        (count, None)
     }
 
     pub fn write(&self, position: WritePosition, buffer: &mut UserBuffer) -> Result<(usize, u64), Errno> {
@@ -131,7 +149,11 @@ impl FilePages {
                 let state = self.state.lock();
                 state.check_seal(WRITE_SEALS).and_then(|()| state.check_end(at + now as u64))
             };
-            let frame = match sealed.and_then(|()| self.page_to_write(at / PAGE)) {
+            let page = match now as u64 {
+                PAGE => NewPage::Overwritten,
+                _ => NewPage::Zeros,
+            };
+            let frame = match sealed.and_then(|()| self.page_to_write(at / PAGE, page)) {
                 Ok(frame) => frame,
                 Err(error) => break Some(error),
             };
@@ -151,9 +173,16 @@ impl FilePages {
     }
 
     /// Returns a page, which is created if it does not exist.
-    fn page_to_write(&self, index: u64) -> Result<Frame, Errno> {
-        if let Some(frame) = self.state.lock().pages.get(&index) {
-            return Ok(frame.clone());
+    fn page_to_write(&self, index: u64, new: NewPage) -> Result<Frame, Errno> {
+        {
+            let state = self.state.lock();
+            if let Some(frame) = state.pages.get(&index) {
+                return Ok(frame.clone());
+            }
+            if new == NewPage::Zeros && state.is_borrowed(index) {
+                // The caller copies such a page first.
+                return Err(Errno::EIO);
+            }
         }
         self.shared.take_page()?;
         let Some(new) = Frame::try_zeroed() else {
@@ -180,6 +209,9 @@ impl FilePages {
             state.check_seal(linux::F_SEAL_SHRINK)?;
         }
         state.len = len;
+        if let Some(original) = &mut state.original {
+            original.len = original.len.min(len);
+        }
         if !is_shorter {
             return Ok(None);
         }
@@ -250,7 +282,7 @@ impl FilePages {
         }
         if allocation != Allocation::PunchHole {
             for index in offset / PAGE..end.div_ceil(PAGE) {
-                self.page_to_write(index)?;
+                self.page_to_write(index, NewPage::Zeros)?;
             }
         }
         if matches!(allocation, Allocation::Reserve | Allocation::Zero) {
@@ -264,10 +296,15 @@ impl FilePages {
     fn clear(&self, offset: u64, end: u64) {
         let (first, behind) = (offset.div_ceil(PAGE), end / PAGE);
         let mut state = self.state.lock();
+        // Without its own page, the file would have that of the original.
+        let kept = state.original.as_ref().map_or(0, Original::page_count);
         let removed: Vec<_> = match first < behind {
-            true => state.pages.extract_if(first..behind, |_, _| true).collect(),
+            true => state.pages.extract_if(first.max(kept).min(behind)..behind, |_, _| true).collect(),
             false => Vec::new(),
         };
+        for (_, frame) in state.pages.range(first..behind.min(kept).max(first)) {
+            frame.clear(0, FRAME_SIZE);
+        }
         let clear = |from: u64, to: u64| {
             if from < to
                 && let Some(frame) = state.pages.get(&(from / PAGE))
@@ -293,12 +330,15 @@ impl FilePages {
         }
         let mut index = offset / PAGE;
         match target {
+            SeekTarget::Data if state.is_borrowed(index) => Ok(offset),
             SeekTarget::Data => {
                 let (first, _) = state.pages.range(index..).next().ok_or(Errno::ENXIO)?;
                 let found = offset.max(first * PAGE);
                 if found < state.len { Ok(found) } else { Err(Errno::ENXIO) }
             }
             SeekTarget::Hole => {
+                // The pages of the original are data.
+                index = index.max(state.original.as_ref().map_or(0, Original::page_count));
                 for (page, _) in state.pages.range(index..) {
                     if *page != index {
                         break;
@@ -338,6 +378,17 @@ impl TmpInode {
 
     /// Changes the storage of a region, and unmaps the pages that it frees.
     pub fn allocate_region(&self, allocation: Allocation, offset: u64, len: u64) -> Outcome<'_, ()> {
+        let borrowed = self.pages().is_ok_and(|pages| pages.borrows_within(offset, offset + len));
+        if !borrowed {
+            return self.allocate_own(allocation, offset, len);
+        }
+        Outcome::of(async move {
+            self.pages()?.copy_originals(offset..offset + len, Copied::All).await?;
+            self.allocate_own(allocation, offset, len).await
+        })
+    }
+
+    fn allocate_own(&self, allocation: Allocation, offset: u64, len: u64) -> Outcome<'_, ()> {
         let allocated = self.pages().and_then(|pages| pages.allocate(allocation, offset, len));
         if let Err(error) = allocated {
             return Outcome::error(error);
@@ -363,7 +414,7 @@ impl TmpInode {
         })
     }
 
-    fn file(&self) -> &FilePages {
+    pub(super) fn file(&self) -> &FilePages {
         match &self.content {
             Content::File(pages) => pages,
             _ => unreachable!("only files have pages"),
@@ -378,8 +429,18 @@ impl PageSource for TmpInode {
 
     fn fetch(&self, index: u64) -> BoxFuture<'_, Result<Frame, Errno>> {
         let pages = self.file();
-        let is_within = index < pages.state.lock().len.div_ceil(PAGE);
-        let frame = if is_within { pages.page_to_write(index) } else { Err(Errno::EFAULT) };
+        let (is_within, is_borrowed) = {
+            let state = pages.state.lock();
+            (index < state.len.div_ceil(PAGE), state.is_borrowed(index))
+        };
+        if is_borrowed {
+            // A mapping may write to the page.
+            return Box::pin(async move {
+                pages.copy_original(index).await?;
+                pages.page_to_write(index, NewPage::Zeros)
+            });
+        }
+        let frame = if is_within { pages.page_to_write(index, NewPage::Zeros) } else { Err(Errno::EFAULT) };
         // A program without space for its page in the file system gets SIGBUS.
         let frame = frame.map_err(|error| if error == Errno::ENOMEM { error } else { Errno::EFAULT });
         Box::pin(core::future::ready(frame))

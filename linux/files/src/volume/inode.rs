@@ -70,6 +70,7 @@ impl VolumeInode {
     }
 
     async fn find(&self, name: Vec<u8>) -> Result<Option<Arc<dyn Inode>>, Errno> {
+        self.shared.check_open()?;
         let (volume, id) = (self.shared.volume, self.id);
         let found: Option<(Attributes, Option<SharedFile>)> = match self.shared.check_changes() {
             Ok(()) => {

@@ -28,7 +28,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::future::poll_fn;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
 use isola_memory::frame::FRAME_SIZE;
@@ -68,6 +68,8 @@ struct Shared {
     dirty: AtomicU64,
     credits: AtomicU64,
     unsynced: Mutex<Unsynced>,
+    /// Files are not opened any more.
+    is_closed: AtomicBool,
 }
 
 /// Changes since the latest sync.
@@ -131,10 +133,33 @@ impl VolumeFs {
             dirty: AtomicU64::new(0),
             credits: AtomicU64::new(0),
             unsynced: Mutex::default(),
+            is_closed: AtomicBool::new(false),
         });
         let root = volume.with(|volume| async move { volume.root_attributes().await }).await?;
         let root = shared.inode(&root, None).ok_or(FileError::Damaged)?;
         Ok(Arc::new(Self { shared, root }))
+    }
+
+    /// Returns whether programs can change it.
+    pub fn is_writable(&self) -> bool {
+        self.shared.changes == VolumeChanges::Permitted
+    }
+
+    /// Writes all changes and closes all files, so that the volume can be unmounted. Calls on files fail afterwards.
+    ///
+    /// # Errors
+    /// Those of a sync. The files are closed nevertheless.
+    pub async fn close(&self) -> Result<(), Errno> {
+        let outcome =
+            if self.shared.changes == VolumeChanges::Refused { Ok(()) } else { self.shared.sync().await };
+        self.shared.is_closed.store(true, Ordering::Relaxed);
+        let all: Vec<_> = self.shared.inodes.lock().values().filter_map(Weak::upgrade).collect();
+        for inode in all {
+            let held = inode.file.hold().await;
+            let file = held.get().take();
+            drop(file);
+        }
+        outcome
     }
 
     /// Waits until there are changes since the latest [`sync`](FileSystem::sync).
@@ -224,8 +249,14 @@ impl Shared {
         }
     }
 
+    /// Checks that files can be opened.
+    fn check_open(&self) -> Result<(), Errno> {
+        if self.is_closed.load(Ordering::Relaxed) { Err(Errno::EIO) } else { Ok(()) }
+    }
+
     /// Checks that changes are permitted.
     fn check_changes(&self) -> Result<(), Errno> {
+        self.check_open()?;
         if self.changes == VolumeChanges::Permitted { Ok(()) } else { Err(Errno::EROFS) }
     }
 

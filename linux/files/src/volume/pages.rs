@@ -69,6 +69,7 @@ impl VolumeInode {
         if let Some(file) = known {
             return Ok(file);
         }
+        self.shared.check_open()?;
         let (volume, id) = (self.shared.volume, self.id);
         let open =
             volume.with(move |volume| async move { Ok(Rc::new(volume.open_number(id).await?).share()) });

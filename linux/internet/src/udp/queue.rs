@@ -31,7 +31,7 @@ impl DatagramRecipient for Recipient {
 
     fn refused(&self, remote: SocketAddr) {
         let Some(internet) = self.internet.upgrade() else { return };
-        internet.udp.all_at(self.port).iter().for_each(|socket| socket.refused(remote));
+        internet.udp.all_at(self.port).iter().for_each(|socket| socket.refused_by_host(remote));
     }
 }
 

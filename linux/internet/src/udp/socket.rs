@@ -71,6 +71,8 @@ struct State {
     queue: VecDeque<Received>,
     storage: usize,
     error: Option<Errno>,
+    /// Datagrams left the cell since the latest error.
+    may_be_refused: bool,
     is_receive_shut: bool,
     is_shut: bool,
 }
@@ -108,8 +110,20 @@ impl UdpSocket {
         self.pollee.notify(Events::IN);
     }
 
-    /// Notes that a host has refused a datagram: an error of a connected socket.
-    pub(super) fn refused(&self, remote: SocketAddr) {
+    /// Notes that a message of the network says that a host has refused a datagram. Anyone can send it: it counts for a
+    /// socket that is connected to this host, and has sent something since the latest error (RFC 5927 3).
+    pub(super) fn refused_by_host(&self, remote: SocketAddr) {
+        {
+            let mut state = self.state.lock();
+            if state.remote != Some(remote) || !core::mem::take(&mut state.may_be_refused) {
+                return;
+            }
+        }
+        self.refused(remote);
+    }
+
+    /// Notes that a datagram was refused: an error of a connected socket.
+    fn refused(&self, remote: SocketAddr) {
         let mut state = self.state.lock();
         if state.remote != Some(remote) {
             return;
@@ -216,10 +230,10 @@ impl UdpSocket {
             }
             return Ok(len);
         }
-        let native = self.state.lock().native.clone();
-        let native = match native {
-            Some(native) => native,
-            None => return Err(Errno::ENETUNREACH),
+        let native = {
+            let mut state = self.state.lock();
+            state.may_be_refused = true;
+            state.native.clone().ok_or(Errno::ENETUNREACH)?
         };
         native.send_to(source, to, data).map_err(|error| match error {
             SendToError::TooLong(_) => Errno::EMSGSIZE,

@@ -57,7 +57,7 @@ pub struct Limits {
     pub fragmented_packets: usize,
     /// Memory of waiting fragments, in bytes; beyond it the oldest packet is dropped.
     pub fragment_bytes: usize,
-    /// ICMP messages per second: echo replies and errors each.
+    /// ICMP messages per second: echo replies, sent errors, and received errors about datagrams each.
     pub icmp_per_second: u32,
     /// Resets per second for segments without a connection.
     pub resets_per_second: u32,

@@ -41,6 +41,8 @@ pub struct Stack {
     reassembled: VecDeque<IoBuf>,
     echo_limit: RateLimit,
     error_limit: RateLimit,
+    /// The limit of received errors about datagrams, which anyone can send.
+    refusal_limit: RateLimit,
     /// The earliest deadline of the DHCP clients and IPv6 autoconfiguration. Zero if it must be recomputed.
     setup_due: Instant,
     /// The latest time passed to any call, used by calls without a time.
@@ -98,6 +100,7 @@ impl Stack {
             reassembled: VecDeque::new(),
             echo_limit: RateLimit::new(limits.icmp_per_second, now),
             error_limit: RateLimit::new(limits.icmp_per_second, now),
+            refusal_limit: RateLimit::new(limits.icmp_per_second, now),
             setup_due: Instant::ZERO,
             now,
         };

@@ -420,6 +420,9 @@ impl Stack {
                     Ok(())
                 }
                 ErrorKind::TooBig { .. } => Err(Counter::DropIcmpUnrelated),
+                ErrorKind::PortUnreachable if self.refusal_limit.allow(self.now) == Permit::No => {
+                    Err(Counter::DropIcmpRate)
+                }
                 ErrorKind::PortUnreachable => {
                     let Flow { local, remote } = error.flow;
                     self.events.notice(Event::DatagramRefused { port: local.port(), remote });
