@@ -66,3 +66,16 @@ impl Default for UserContext {
         Self { registers: UserRegisters::default(), xmm: [[0; 16]; 16], mxcsr: INITIAL_MXCSR }
     }
 }
+
+/// The answer to a trap of a program, on the core on which it ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrapAnswer {
+    /// The trap was not served: the run of the program ends with it.
+    Unserved,
+    /// The trap was served, and the program continues at once. After a system call the number is its result, in RAX; after
+    /// another trap it is ignored.
+    Resume(u64),
+    /// The trap was served as for [`Self::Resume`], but the program does not continue before the thread has done other
+    /// work.
+    Stop(u64),
+}

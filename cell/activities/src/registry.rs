@@ -77,10 +77,19 @@ struct Node {
 /// Where the usage of a private activity is counted on a core.
 #[derive(Clone, Copy, Debug)]
 pub struct Private {
-    /// The slot of the ledger that counts for it.
-    pub slot: ActivityId,
+    /// The number of the slot; `None` for an id that no activity has had.
+    slot: Option<&'static AtomicU32>,
     /// The activity's own counters; `None` if the cell had no memory for them.
     pub counters: Option<&'static ActivityReport>,
+}
+
+impl Private {
+    /// Returns the slot of the ledger that counts for it. A later activity with the same id may have another one, which a
+    /// copy of this value knows.
+    #[inline]
+    pub fn slot(&self) -> ActivityId {
+        self.slot.map_or(APPLICATION, |slot| ActivityId(slot.load(Ordering::Relaxed)))
+    }
 }
 
 impl Representative for Registry {
@@ -278,9 +287,9 @@ pub fn private(activity: ActivityId, core: usize) -> Option<Private> {
     let index = private_index(activity)?;
     let registry = registry();
     let Some(entry) = registry.entries.get(index) else {
-        return Some(Private { slot: APPLICATION, counters: None });
+        return Some(Private { slot: None, counters: None });
     };
-    let slot = entry.slot();
+    let slot = Some(&entry.slot);
     let counters = registry.counters.get(core).and_then(|counters| counters.get_or_add(index).ok());
     Some(Private { slot, counters })
 }

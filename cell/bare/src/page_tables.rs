@@ -67,6 +67,19 @@ pub(crate) fn leave_grace_periods() {
     GRACE.halt(current_core().0 as usize);
 }
 
+/// Marks this core as running, if nothing was retired since its last flush. Otherwise returns `false`; the core has to flush
+/// then ([`join_grace_periods`]).
+#[inline]
+pub(crate) fn rejoin_grace_periods() -> bool {
+    let core = current_core().0 as usize;
+    GRACE.wake(core);
+    if GRACE.is_current(core) {
+        return true;
+    }
+    GRACE.halt(core);
+    false
+}
+
 /// Marks this core as running. A flush ([`flush_if_retired`]) has to follow before it does anything else.
 pub(crate) fn join_grace_periods() {
     GRACE.wake(current_core().0 as usize);

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
-use isola_abi::user_context::UserContext;
+use isola_abi::user_context::{UserContext, UserRegisters};
 use isola_events::program::run_program;
 use isola_machine::user::{
     PageState, ProgramSpace, ProgramThread, RawTrap, RemovedTables, TableError, is_supported,
@@ -21,8 +21,8 @@ use isola_machine::user::{
 use isola_memory::frame::Frame;
 use isola_memory::regions::Retirement;
 use isola_user_mode::{
-    Access, AddressSpace, FlushGeneration, InvalidState, MapError, MappedPage, PageRights, Trap, UserMode,
-    UserThread,
+    Access, AddressSpace, FlushGeneration, InvalidState, MapError, MappedPage, PageRights, Trap, TrapAnswer,
+    UserMode, UserThread,
 };
 use spin::Mutex;
 
@@ -208,6 +208,25 @@ impl Drop for BareSpace {
     }
 }
 
+/// Returns the trap as the personality of the cell sees it.
+#[inline]
+fn trap_of(trap: RawTrap) -> Trap {
+    match trap {
+        RawTrap::SystemCall => Trap::SystemCall,
+        RawTrap::PageFault { address, error_code } => {
+            let access = match error_code {
+                code if code & FAULT_OF_FETCH != 0 => Access::Execute,
+                code if code & FAULT_OF_WRITE != 0 => Access::Write,
+                _ => Access::Read,
+            };
+            Trap::PageFault { address, access }
+        }
+        RawTrap::Exception { vector, error_code } => Trap::Exception { vector, error_code },
+        RawTrap::Interrupt => Trap::Interrupt,
+        RawTrap::Served => Trap::Served,
+    }
+}
+
 /// A thread of a program.
 struct BareThread {
     thread: ProgramThread,
@@ -223,26 +242,29 @@ impl UserThread for BareThread {
         self.thread.context_mut()
     }
 
-    fn run(&mut self) -> Trap {
+    fn run_with(&mut self, serve: &mut dyn FnMut(Trap, &UserRegisters) -> TrapAnswer) -> Trap {
         let mut trap = RawTrap::Interrupt;
-        let _ = run_program(|| {
+        let _ = run_program(|core| {
             page_tables::leave_grace_periods();
-            trap = self.thread.run(&self.space.space, || !cores::has_pending());
+            let serve = |trap, registers: &UserRegisters| {
+                if !page_tables::rejoin_grace_periods() {
+                    return TrapAnswer::Unserved;
+                }
+                let mut answer = TrapAnswer::Unserved;
+                let may_resume = core.serve(|| answer = serve(trap_of(trap), registers));
+                match answer {
+                    TrapAnswer::Resume(result) if !may_resume => TrapAnswer::Stop(result),
+                    TrapAnswer::Resume(_) => {
+                        page_tables::leave_grace_periods();
+                        answer
+                    }
+                    _ => answer,
+                }
+            };
+            trap = self.thread.run(&self.space.space, || !cores::has_pending(), serve);
             regions::after_halt();
         });
-        match trap {
-            RawTrap::SystemCall => Trap::SystemCall,
-            RawTrap::PageFault { address, error_code } => {
-                let access = match error_code {
-                    code if code & FAULT_OF_FETCH != 0 => Access::Execute,
-                    code if code & FAULT_OF_WRITE != 0 => Access::Write,
-                    _ => Access::Read,
-                };
-                Trap::PageFault { address, access }
-            }
-            RawTrap::Exception { vector, error_code } => Trap::Exception { vector, error_code },
-            RawTrap::Interrupt => Trap::Interrupt,
-        }
+        trap_of(trap)
     }
 
     fn extended_state(&mut self) -> &[u8] {

@@ -17,7 +17,7 @@ use isola_abi::id::ActivityId;
 use isola_abi::ledger::ActivityReport;
 use isola_abi::query::SampleAccount;
 use isola_abi::report::CoreReport;
-use isola_activities::{INFRASTRUCTURE, private};
+use isola_activities::{INFRASTRUCTURE, Private, private};
 use isola_ebbs::{current_core, cycles, platform};
 
 /// The account to which cycles are charged.
@@ -28,6 +28,9 @@ pub(crate) enum Charge {
     Interrupt,
     Idle,
 }
+
+/// The private activities whose counters a core finds without the registry.
+const RECENT: usize = 8;
 
 /// The cycles of a change of activity from which on a trace shows it as a part of its own: an interruption by the
 /// hypervisor, as the change itself takes some hundred.
@@ -46,6 +49,8 @@ pub(crate) struct Accounting {
     checked: Cell<u64>,
     /// The private activity that runs.
     private: Cell<Option<RunningPrivate>>,
+    /// The private activities of recent events, by their ids.
+    recent: [Cell<Option<(ActivityId, Private)>>; RECENT],
     /// Whether a scheduler orders events.
     has_scheduler: Cell<bool>,
     /// Whether the end of the running event concerns more than the ledger: a scheduler, or a private activity.
@@ -82,6 +87,7 @@ impl Accounting {
             since: Cell::new(now),
             checked: Cell::new(now),
             private: Cell::new(None),
+            recent: [const { Cell::new(None) }; RECENT],
             has_scheduler: Cell::new(false),
             has_more: Cell::new(false),
             is_traced: Cell::new(false),
@@ -307,11 +313,27 @@ impl Accounting {
     }
 
     /// Begins to charge a private activity from the reading `since` on. Returns the counter of its slot.
+    /// Returns where the usage of a private activity is counted.
+    fn private_of(&self, activity: ActivityId) -> Option<Private> {
+        let recent = &self.recent[activity.0 as usize % RECENT];
+        if let Some((known, found)) = recent.get()
+            && known == activity
+        {
+            return Some(found);
+        }
+        let found = private(activity, self.core)?;
+        // The counters of an id stay where they are.
+        if found.counters.is_some() {
+            recent.set(Some((activity, found)));
+        }
+        Some(found)
+    }
+
     #[cold]
     #[inline(never)]
     fn begin_private(&self, activity: ActivityId, since: u64) -> &'static AtomicU64 {
         let (slot, counters) =
-            private(activity, self.core).map_or((activity, None), |found| (found.slot, found.counters));
+            self.private_of(activity).map_or((activity, None), |found| (found.slot(), found.counters));
         let running =
             |used: &'static ActivityReport| RunningPrivate { charged: Some((activity, &used.cycles)), since };
         self.private.set(counters.map(running));
@@ -377,8 +399,8 @@ impl Accounting {
     #[cold]
     #[inline(never)]
     fn charge_private(&self, activity: ActivityId, spent: u64) {
-        let Some(found) = private(activity, self.core) else { return };
-        add(&self.activities[found.slot.index()].cycles, spent);
+        let Some(found) = self.private_of(activity) else { return };
+        add(&self.activities[found.slot().index()].cycles, spent);
         if let Some(used) = found.counters {
             add(&used.cycles, spent);
         }
@@ -399,8 +421,8 @@ impl Accounting {
     #[cold]
     #[inline(never)]
     fn count_private_event(&self, activity: ActivityId) {
-        let Some(found) = private(activity, self.core) else { return };
-        add(&self.activities[found.slot.index()].events, 1);
+        let Some(found) = self.private_of(activity) else { return };
+        add(&self.activities[found.slot().index()].events, 1);
         if let Some(used) = found.counters {
             add(&used.events, 1);
         }

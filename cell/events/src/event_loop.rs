@@ -22,7 +22,7 @@ use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
 use crate::presence::Presence;
 use crate::pressure::PressureHandlers;
 use crate::processor;
-use crate::program::ProgramOutcome;
+use crate::program::{ProgramCore, ProgramOutcome};
 use crate::queue::{EventQueue, Fifo, Queue};
 use crate::queueing::{CoreRequest, Queueing};
 use crate::quiescence::{self, Quiescence};
@@ -617,7 +617,7 @@ impl EventLoop {
 
     /// Calls `run`, during which this core counts as halted in the middle of the running event, unless the core has other
     /// work. See [`run_program`](crate::program::run_program).
-    pub(crate) fn run_program(&self, run: impl FnOnce()) -> ProgramOutcome {
+    pub(crate) fn run_program(&self, run: impl FnOnce(&ProgramCore<'_>)) -> ProgramOutcome {
         let mailboxes = mailbox::all();
         let mailbox = mailboxes.of(current_core());
         // The program shares the core with what waits: it runs to the end of its event's slice, never not at all.
@@ -632,11 +632,7 @@ impl EventLoop {
             }
             false => u64::MAX,
         };
-        let may_halt = match self.timers.next().min(slice_end) {
-            // The time does not matter.
-            u64::MAX => self.timers.arm(u64::MAX, 0),
-            next => self.timers.arm(next, cycles()),
-        };
+        let may_halt = self.timers.arm_by(self.timers.next().min(slice_end));
         if may_halt == MayHalt::No || self.quiescence.leave() == MayHalt::No {
             return ProgramOutcome::HasOtherWork;
         }
@@ -645,7 +641,7 @@ impl EventLoop {
             return ProgramOutcome::HasOtherWork;
         }
         self.set_phase(CorePhase::Halted);
-        run();
+        run(&ProgramCore::new(self));
         mailbox.finish_halt();
         self.quiescence.join();
         self.set_phase(CorePhase::Running);

@@ -6,7 +6,8 @@
 //! events wait, for example those of other programs, it runs to the end of a slice of 200 us from the start of its event.
 //! Its cycles are charged to the event's activity.
 
-use crate::event_loop::EVENTS;
+use crate::event_loop::{EVENTS, EventLoop};
+use crate::halt::MayHalt;
 use crate::quiescence;
 
 /// The outcome of [`run_program`].
@@ -19,6 +20,32 @@ pub enum ProgramOutcome {
     HasOtherWork,
 }
 
+/// A core that counts as halted, as it runs a program.
+pub struct ProgramCore<'a> {
+    events: &'a EventLoop,
+}
+
+impl<'a> ProgramCore<'a> {
+    pub(crate) fn new(events: &'a EventLoop) -> Self {
+        Self { events }
+    }
+
+    /// Calls `serve`, during which this core does not count as halted for grace periods: `serve` can read data that other
+    /// cores replace. Returns whether the program may continue at once. Messages interrupt it then.
+    #[inline]
+    pub fn serve(&self, serve: impl FnOnce()) -> bool {
+        self.events.quiescence.join();
+        serve();
+        self.events.quiescence.leave() == MayHalt::Yes
+    }
+}
+
+impl core::fmt::Debug for ProgramCore<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("ProgramCore")
+    }
+}
+
 /// Calls `run`, which executes a program in user mode until a trap, unless this core has work that cannot wait (messages,
 /// due alarms, work that the loop does between events), or other events and the running one has had its slice. For the
 /// platform.
@@ -28,7 +55,7 @@ pub enum ProgramOutcome {
 ///
 /// # Panics
 /// If the event is within a [`read`](quiescence::read), as the data might be freed.
-pub fn run_program(run: impl FnOnce()) -> ProgramOutcome {
+pub fn run_program(run: impl FnOnce(&ProgramCore<'_>)) -> ProgramOutcome {
     assert!(!quiescence::is_reading(), "a program runs within a read of data that other cores may free");
     EVENTS.run_program(run)
 }

@@ -154,6 +154,21 @@ impl Timers {
         }
         MayHalt::Yes
     }
+
+    /// As [`Self::arm`], for a program in user mode, which an early interrupt only delays: a timer that is armed for an
+    /// earlier time stays so. Programs that take turns then arm it once in a slice, not at each turn.
+    #[inline]
+    pub(crate) fn arm_by(&self, next: u64) -> MayHalt {
+        // The time does not matter.
+        if next == u64::MAX {
+            return MayHalt::Yes;
+        }
+        let now = cycles();
+        match self.armed.get() {
+            ArmedFor::Deadline(armed) if armed.deadline <= next && now < armed.unsure_from => MayHalt::Yes,
+            _ => self.arm(next, now),
+        }
+    }
 }
 
 fn first_deadline(alarms: &dyn Alarms) -> u64 {

@@ -20,7 +20,8 @@ extern crate alloc;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
-use isola_abi::user_context::UserContext;
+pub use isola_abi::user_context::TrapAnswer;
+use isola_abi::user_context::{UserContext, UserRegisters};
 use isola_memory::frame::Frame;
 
 /// The size of a page, in bytes.
@@ -82,6 +83,8 @@ pub enum Trap {
     },
     /// An interrupt arrived, or the core has other work. The program did nothing wrong.
     Interrupt,
+    /// [`UserThread::run_with`] has served a trap, and the thread has other work before its program continues.
+    Served,
 }
 
 /// A failure to map a page.
@@ -170,7 +173,17 @@ pub trait UserThread: Send {
 
     /// Executes the program on the calling core until a trap. While the core has other work, the program runs to the end of
     /// a slice of its event; then, and for work that cannot wait, the trap is [`Trap::Interrupt`].
-    fn run(&mut self) -> Trap;
+    fn run(&mut self) -> Trap {
+        self.run_with(&mut |_, _| TrapAnswer::Unserved)
+    }
+
+    /// As [`Self::run`], but first passes each system call and page fault to `serve`, with the program's registers. If `serve`
+    /// answers [`TrapAnswer::Resume`], the program continues at once, without the steps of another run.
+    ///
+    /// While `serve` runs, other cores interrupt this core for messages, which are received afterwards. So `serve` must be
+    /// short, and must neither wait nor create work for this core (an event, an alarm) without answering
+    /// [`TrapAnswer::Stop`]. The time in `serve` is part of the program's.
+    fn run_with(&mut self, serve: &mut dyn FnMut(Trap, &UserRegisters) -> TrapAnswer) -> Trap;
 
     /// Returns the processor state in the standard format of XSAVE (Intel SDM 1, 13.4), for a signal frame: registers of
     /// x87, SSE and what else the processor has.

@@ -91,15 +91,31 @@ impl ProcessMemory {
     }
 }
 
+impl ProcessMemory {
+    /// Serves a page fault as [`Self::fault`] does, if it does not have to wait. Returns `false` if it has to, or fails: the
+    /// fault then has had no effect that a further one does not continue.
+    pub fn fault_at_once(&self, address: u64, access: Access) -> bool {
+        let mut state = self.state.lock();
+        match state.fault(address, access, None) {
+            Ok(Step::Done) => true,
+            // A flush that is requested again ends with the earlier one.
+            Ok(Step::Flush(_) | Step::Fetch(..)) | Err(_) => false,
+        }
+    }
+}
+
 impl State {
     fn fault(&mut self, address: u64, access: Access, fetched: Option<&Fetched>) -> Result<Step, FaultError> {
         if address >= USER_END {
             return Err(FaultError::NotMapped);
         }
-        if self.mappings.find(address).is_none() {
-            self.grow_stack(page_of(address))?;
-        }
-        let mapping = self.mappings.find(address).ok_or(FaultError::NotMapped)?.clone();
+        let mapping = match self.mappings.find_again(address) {
+            Some(mapping) => mapping,
+            None => {
+                self.grow_stack(page_of(address))?;
+                self.mappings.find_again(address).ok_or(FaultError::NotMapped)?
+            }
+        };
         if !mapping.protection.permits(access) {
             return Err(FaultError::NotPermitted);
         }

@@ -2,15 +2,18 @@
 
 use crate::{Errno, Mapping};
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// The most mappings of a process, as `/proc/sys/vm/max_map_count` says.
 pub const MAX_MAPPINGS: usize = 65_530;
 
 /// All mappings of a process, in order. Neighbours with the same attributes are one mapping.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct Mappings {
-    by_start: BTreeMap<u64, Mapping>,
+    by_start: BTreeMap<u64, Arc<Mapping>>,
+    /// The mapping that [`Self::find_again`] found last, if it has not changed since.
+    recent: Option<Arc<Mapping>>,
     pages: u64,
     data_pages: u64,
     locked_pages: u64,
@@ -37,7 +40,7 @@ impl Mappings {
     }
 
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Mapping> {
-        self.by_start.values()
+        self.by_start.values().map(|mapping| &**mapping)
     }
 
     /// Returns the mapping that contains `address`.
@@ -45,24 +48,36 @@ impl Mappings {
         self.by_start
             .range(..=address)
             .next_back()
-            .map(|(_, mapping)| mapping)
+            .map(|(_, mapping)| &**mapping)
             .filter(|mapping| address < mapping.end)
+    }
+
+    /// Returns the mapping that contains `address`, and remembers it: most page faults are near the previous one.
+    pub fn find_again(&mut self, address: u64) -> Option<Arc<Mapping>> {
+        if let Some(recent) = &self.recent
+            && (recent.start..recent.end).contains(&address)
+        {
+            return Some(Arc::clone(recent));
+        }
+        let (_, found) = self.by_start.range(..=address).next_back().filter(|(_, found)| address < found.end)?;
+        self.recent = Some(Arc::clone(found));
+        Some(Arc::clone(found))
     }
 
     /// Returns the last mapping that begins below `address`.
     pub fn before(&self, address: u64) -> Option<&Mapping> {
-        self.by_start.range(..address).next_back().map(|(_, mapping)| mapping)
+        self.by_start.range(..address).next_back().map(|(_, mapping)| &**mapping)
     }
 
     /// Returns the first mapping that begins at `address` or above.
     pub fn after(&self, address: u64) -> Option<&Mapping> {
-        self.by_start.range(address..).next().map(|(_, mapping)| mapping)
+        self.by_start.range(address..).next().map(|(_, mapping)| &**mapping)
     }
 
     /// Returns the mappings with addresses from `start` on, below `end`, in order.
     pub fn overlapping(&self, start: u64, end: u64) -> impl DoubleEndedIterator<Item = &Mapping> {
         let first = self.find(start).map_or(start, |mapping| mapping.start);
-        self.by_start.range(first..end.max(first)).map(|(_, mapping)| mapping)
+        self.by_start.range(first..end.max(first)).map(|(_, mapping)| &**mapping)
     }
 
     /// Returns whether no address from `start` on, below `end`, is mapped.
@@ -124,7 +139,7 @@ impl Mappings {
             mapping.end = after.end;
         }
         self.count(&mapping, u64::wrapping_add);
-        self.by_start.insert(mapping.start, mapping);
+        self.by_start.insert(mapping.start, Arc::new(mapping));
     }
 
     /// Changes all mappings from `start` on, below `end`. Mappings that lie partly within are split; mappings that are then
@@ -146,14 +161,16 @@ impl Mappings {
         if !self.is_within(address) {
             return;
         }
+        self.recent = None;
         if let Some((_, mapping)) = self.by_start.range_mut(..address).next_back() {
-            let upper = mapping.split_off(address);
-            self.by_start.insert(address, upper);
+            let upper = Arc::make_mut(mapping).split_off(address);
+            self.by_start.insert(address, Arc::new(upper));
         }
     }
 
     fn remove(&mut self, start: u64) -> Option<Mapping> {
-        let mapping = self.by_start.remove(&start)?;
+        self.recent = None;
+        let mapping = Arc::unwrap_or_clone(self.by_start.remove(&start)?);
         self.count(&mapping, u64::wrapping_sub);
         Some(mapping)
     }

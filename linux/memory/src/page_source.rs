@@ -16,6 +16,16 @@ pub trait PageSource: Send + Sync {
     /// Returns the frame of page `index`, if it is in memory. A private mapping copies it before a write.
     fn frame(&self, index: u64) -> Option<Frame>;
 
+    /// Calls `see` with the frames of pages that are in memory, from `first` on, below `end`, in ascending order. `see`
+    /// must not use the source.
+    fn frames(&self, first: u64, end: u64, see: &mut dyn FnMut(u64, &Frame)) {
+        for index in first..end {
+            if let Some(frame) = self.frame(index) {
+                see(index, &frame);
+            }
+        }
+    }
+
     /// Reads the frame of page `index` into memory and returns it.
     ///
     /// The future's error is [`Errno::EFAULT`] behind the end of the object (the program gets SIGBUS), otherwise that of

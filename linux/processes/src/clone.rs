@@ -123,7 +123,7 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         view: if has(CLONE_FS) { thread.view.clone() } else { Arc::new(thread.view.fork()) },
         credentials: thread.credentials.clone(),
         file_credentials: thread.file_credentials.clone(),
-        user,
+        user: user.into(),
         clear_tid: if has(CLONE_CHILD_CLEARTID) { request.child_tid } else { 0 },
         robust_list: 0,
         has_parents_memory: has(CLONE_VM) && !is_thread,

@@ -88,7 +88,7 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
     let context = UserContext { registers: program.registers, ..UserContext::default() };
     let user = Arc::clone(program.memory.space()).create_thread(context);
     let old = core::mem::replace(&mut thread.memory, program.memory);
-    thread.user = user;
+    thread.user = user.into();
     thread.files = replace_shared_files(thread);
     thread.files.exec();
     thread.process.aio.clear();

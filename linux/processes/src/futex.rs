@@ -120,6 +120,9 @@ impl Futexes {
 
     /// Wakes at most `most` threads that wait for the key with one of `bits`. Returns their number.
     pub fn wake(&self, key: FutexKey, most: usize, bits: u32) -> usize {
+        if most == 1 {
+            return self.wake_one(key, bits);
+        }
         let mut wakers = Vec::new();
         self.buckets[bucket_of(key)]
             .lock()
@@ -130,6 +133,26 @@ impl Futexes {
         // Without the bucket's lock: a waker may send a message.
         wakers.into_iter().flatten().for_each(Waker::wake);
         count
+    }
+
+    /// Wakes the first thread that waits for the key with one of `bits`, as most calls do: without a list.
+    fn wake_one(&self, key: FutexKey, bits: u32) -> usize {
+        let woken = {
+            let mut bucket = self.buckets[bucket_of(key)].lock();
+            let first =
+                bucket.waiters.iter().position(|waiter| waiter.is_for_wake_up(key) && waiter.bits & bits != 0);
+            first.map(|index| {
+                let waiter = bucket.waiters.remove(index);
+                (waiter.state.wake(), waiter)
+            })
+        };
+        let Some((waker, waiter)) = woken else { return 0 };
+        // Without the bucket's lock: a waker may send a message.
+        drop(waiter);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        1
     }
 
     /// Wakes at most `wake` threads that wait for `from`, and makes at most `moves` others wait for `to`, if the

@@ -129,7 +129,7 @@ async fn start_process(
         view: Arc::new(View::new(system.namespace.clone())),
         file_credentials: files::Credentials::root(),
         credentials: program.credentials.clone(),
-        user,
+        user: user.into(),
         clear_tid: 0,
         robust_list: 0,
         has_parents_memory: false,

@@ -15,13 +15,14 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
 use core::future::{Future, poll_fn};
+use core::ops::{Deref, DerefMut};
 use core::pin::pin;
 use core::sync::atomic::Ordering;
 use core::task::Poll;
 use isola_abi::user_context::UserRegisters;
 use isola_linux_files::{self as files, AlarmKey, Caller, CallerIds, DescriptorTable, View};
 use isola_linux_memory::{BoxFuture, FaultError, ProcessMemory};
-use isola_user_mode::{Trap, UserThread};
+use isola_user_mode::{Trap, TrapAnswer, UserThread};
 
 /// A thread of a process. Only its own task has it.
 pub struct Thread {
@@ -44,7 +45,7 @@ pub struct Thread {
     /// The same for accesses to files.
     pub file_credentials: files::Credentials,
     /// Its registers in its address space.
-    pub user: Box<dyn UserThread>,
+    pub user: ProgramSlot,
     /// The word that is cleared at the thread's end, and whose waiters are woken; 0 for none.
     pub clear_tid: u64,
     /// The list of its robust futexes; 0 for none.
@@ -64,6 +65,38 @@ pub struct Thread {
     /// Its use of a limited group's time.
     /// The cycles that a limited group has counted.
     pub counted_cycles: u64,
+}
+
+/// The registers of a thread in its address space. While the program runs, the platform has them: what serves traps at once
+/// ([`calls::serve_at_once`]) must not access them.
+pub struct ProgramSlot(Option<Box<dyn UserThread>>);
+
+impl ProgramSlot {
+    fn take(&mut self) -> Box<dyn UserThread> {
+        self.0.take().expect(SLOT_IS_FULL)
+    }
+}
+
+const SLOT_IS_FULL: &str = "the registers of a thread are accessed while its program runs";
+
+impl From<Box<dyn UserThread>> for ProgramSlot {
+    fn from(user: Box<dyn UserThread>) -> Self {
+        Self(Some(user))
+    }
+}
+
+impl Deref for ProgramSlot {
+    type Target = dyn UserThread;
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_deref().expect(SLOT_IS_FULL)
+    }
+}
+
+impl DerefMut for ProgramSlot {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.0.as_deref_mut().expect(SLOT_IS_FULL)
+    }
 }
 
 /// A call that was interrupted and continues with the rest of its time.
@@ -160,7 +193,7 @@ impl Thread {
                 continue;
             }
             self.state.meter.enter_user(self.system.environment.cycles().0);
-            let trap = self.user.run();
+            let trap = self.run_program();
             self.state.meter.leave_user(self.system.environment.cycles().0);
             match trap {
                 Trap::SystemCall => self.call().await,
@@ -173,6 +206,8 @@ impl Thread {
                     }
                 }
                 Trap::Exception { vector, error_code } => self.exception(vector, error_code),
+                // The loop does the other work.
+                Trap::Served => {}
                 Trap::Interrupt => {
                     self.attend_to_processor_timers();
                     match self.idle_core() {
@@ -186,6 +221,40 @@ impl Thread {
             }
         }
         exit::end_thread(self).await;
+    }
+
+    /// Runs the program until a trap that is not served at once.
+    fn run_program(&mut self) -> Trap {
+        if self.system.traces {
+            return self.user.run();
+        }
+        let mut user = self.user.take();
+        let trap = user.run_with(&mut |trap, registers| self.answer(trap, registers));
+        self.user = user.into();
+        trap
+    }
+
+    /// Serves a trap at once, if that needs no wait: the program continues without a poll of this task's future.
+    fn answer(&mut self, trap: Trap, registers: &UserRegisters) -> TrapAnswer {
+        // A limited group is asked before each run.
+        if self.process.control.is_limited() {
+            return TrapAnswer::Unserved;
+        }
+        let answer = match trap {
+            Trap::SystemCall => {
+                let UserRegisters { rax: number, rdi, rsi, rdx, r10, r8, r9, .. } = *registers;
+                calls::serve_at_once(self, number, [rdi, rsi, rdx, r10, r8, r9])
+            }
+            Trap::PageFault { address, access } if self.memory.fault_at_once(address, access) => {
+                self.process.control.faults.fetch_add(1, Ordering::Relaxed);
+                TrapAnswer::Resume(0)
+            }
+            _ => TrapAnswer::Unserved,
+        };
+        match answer {
+            TrapAnswer::Resume(result) if self.state.has_attention() => TrapAnswer::Stop(result),
+            answer => answer,
+        }
     }
 
     /// Makes the thread check timers by processor time before its program continues. Calls do not: an alarm interrupts the

@@ -4,7 +4,7 @@ use crate::{STEP_SIZE, SimulatedSpace};
 use isola_abi::user_context::{UserContext, UserRegisters};
 use isola_memory::frame::Frame;
 use isola_user_mode::{
-    Access, AddressSpace, InvalidState, PAGE_SIZE, PageRights, Trap, USER_END, UserThread,
+    Access, AddressSpace, InvalidState, PAGE_SIZE, PageRights, Trap, TrapAnswer, USER_END, UserThread,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,14 +72,28 @@ impl UserThread for SimulatedThread {
         &mut self.context
     }
 
-    fn run(&mut self) -> Trap {
+    fn run_with(&mut self, serve: &mut dyn FnMut(Trap, &UserRegisters) -> TrapAnswer) -> Trap {
         for _ in 0..MOST_STEPS {
-            if let Err(trap) = self.execute_step() {
-                if trap == Trap::SystemCall {
-                    let registers = &mut self.context.registers;
+            let Err(trap) = self.execute_step() else { continue };
+            let registers = &mut self.context.registers;
+            let answer = match trap {
+                Trap::SystemCall => {
                     (registers.rcx, registers.r11) = (registers.rip, registers.rflags);
+                    serve(trap, registers)
                 }
-                return trap;
+                Trap::PageFault { .. } => serve(trap, registers),
+                _ => TrapAnswer::Unserved,
+            };
+            let (result, ends) = match answer {
+                TrapAnswer::Unserved => return trap,
+                TrapAnswer::Resume(result) => (result, false),
+                TrapAnswer::Stop(result) => (result, true),
+            };
+            if trap == Trap::SystemCall {
+                registers.rax = result;
+            }
+            if ends {
+                return Trap::Served;
             }
         }
         Trap::Interrupt

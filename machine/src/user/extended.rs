@@ -10,6 +10,7 @@ use alloc::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use core::arch::asm;
 use core::arch::x86_64::{_xgetbv, _xrstor64, _xsave64, _xsaveopt64, _xsetbv};
 use core::ptr::NonNull;
+use spin::Once;
 use isola_abi::user_context::{INITIAL_MXCSR, UserContext};
 
 /// Components (Intel SDM 1, 13.1): x87; SSE; the upper halves of AVX; the three of AVX-512.
@@ -44,8 +45,14 @@ pub(super) struct Support {
 }
 
 impl Support {
-    /// Reads the features of the processor. Needs no prepared core.
-    pub(super) fn read() -> Self {
+    /// Returns the features of the processor. Needs no prepared core. All cores have the same, and they are read once: in a
+    /// virtual machine, each read leaves the machine.
+    pub(super) fn get() -> Self {
+        static SUPPORT: Once<Support> = Once::new();
+        *SUPPORT.call_once(Self::read)
+    }
+
+    fn read() -> Self {
         let all = cpuid(0xd, 0);
         let supported = u64::from(all.edx) << 32 | u64::from(all.eax);
         let mut components = (X87 | SSE) | supported & AVX;

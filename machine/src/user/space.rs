@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   a core that runs the program             a core that changes the tables
-//!     running space := this one                change entries
-//!     fence                                    generation += 1 -> n
-//!     read the generation n                    fence
-//!     if seen[core] < n: flush, seen := n      interrupt the cores whose running space is this one, and seen < n
+//!     visited += this core                     change entries
+//!     running space := this one                generation += 1 -> n
+//!     fence                                    fence
+//!     read the generation n                    interrupt the visited cores whose running space is this one, and
+//!     if seen[core] < n: flush, seen := n        seen < n
 //!     user mode
 //! ```
 //!
@@ -47,6 +48,8 @@ pub struct ProgramSpace {
     generation: AtomicU64,
     /// By core slot: the generation at the last flush by its core.
     seen: Box<[AtomicU64; MAX_CORES]>,
+    /// The core slots whose cores have run the program, a bit for each.
+    visited: AtomicU64,
 }
 
 impl ProgramSpace {
@@ -69,6 +72,7 @@ impl ProgramSpace {
             tables: Mutex::new(tables),
             generation: AtomicU64::new(0),
             seen: Box::new([const { AtomicU64::new(0) }; MAX_CORES]),
+            visited: AtomicU64::new(0),
         })
     }
 
@@ -161,16 +165,25 @@ impl ProgramSpace {
 
     /// Returns the core slots whose cores run this program, with the generation that each has seen.
     fn running(&self) -> impl Iterator<Item = (usize, u64)> {
-        let slots = self.seen.iter().enumerate().filter(|(slot, _)| core_slots().core(*slot).is_some());
-        slots.filter_map(|(slot, seen)| {
+        let mut left = self.visited.load(Ordering::Relaxed);
+        let slots = core::iter::from_fn(move || {
+            let slot = left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            (slot < MAX_CORES).then_some(slot)
+        });
+        slots.filter_map(|slot| {
+            core_slots().core(slot)?;
             let runs = CoreBlock::of(slot).running_space.load(Ordering::Acquire) == self.number;
-            runs.then(|| (slot, seen.load(Ordering::Acquire)))
+            runs.then(|| (slot, self.seen[slot].load(Ordering::Acquire)))
         })
     }
 
     /// Loads the page tables on this core, to which the context is pinned, and flushes what was removed from them.
     #[inline]
     pub(super) fn load(&self, slot: usize, block: &CoreBlock) {
+        if self.visited.load(Ordering::Relaxed) >> (slot % MAX_CORES) & 1 == 0 {
+            self.visited.fetch_or(1 << (slot % MAX_CORES), Ordering::Relaxed);
+        }
         block.running_space.store(self.number, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let generation = self.generation.load(Ordering::Acquire);

@@ -293,6 +293,10 @@ fn walk(
     mut removed: Option<&mut RemovedTables>,
     visit: &mut dyn FnMut(u64, &Slot<'_>),
 ) {
+    if level == 0 {
+        visit_leaves(table, link, (start, end), visit);
+        return;
+    }
     let step = leaf_bytes(level);
     let mut address = start;
     while address < end {
@@ -301,12 +305,6 @@ fn walk(
         address = next;
         let number = index(first, level);
         let (entry, below) = (&table.entries[number], &table.links[number]);
-        if level == 0 {
-            if below.load(Ordering::Relaxed) != 0 {
-                visit(first - first % step, &Slot { entry, link: below, table: link });
-            }
-            continue;
-        }
         let Some(next_table) = table_of(below) else { continue };
         walk(next_table, below, level - 1, (first, stop), removed.as_deref_mut(), visit);
         if let Some(removed) = removed.as_deref_mut()
@@ -319,6 +317,36 @@ fn walk(
             link.fetch_sub(1, Ordering::Relaxed);
             removed.0.push(OwnedTable(empty));
         }
+    }
+}
+
+/// Visits the pages of a range, which a table of the lowest level maps.
+fn visit_leaves(
+    table: &Table,
+    link: &AtomicUsize,
+    (start, end): (u64, u64),
+    visit: &mut dyn FnMut(u64, &Slot<'_>),
+) {
+    /// Slots that are looked at together: most of a table's are empty.
+    const GROUP: usize = 8;
+    let first = index(start, 0);
+    let count = ((end - (start & !(leaf_bytes(0) - 1))).div_ceil(leaf_bytes(0)) as usize).min(ENTRIES - first);
+    let stop = first + count;
+    let base = start & !(leaf_bytes(1) - 1);
+    let mut number = first;
+    while number < stop {
+        if number.is_multiple_of(GROUP)
+            && let Some(group) = table.links.get(number..number + GROUP)
+            && group.iter().fold(0, |all, link| all | link.load(Ordering::Relaxed)) == 0
+        {
+            number += GROUP;
+            continue;
+        }
+        let (entry, below) = (&table.entries[number], &table.links[number]);
+        if below.load(Ordering::Relaxed) != 0 {
+            visit(base + number as u64 * leaf_bytes(0), &Slot { entry, link: below, table: link });
+        }
+        number += 1;
     }
 }
 

@@ -8,7 +8,7 @@ use crate::cpu::{self, msr};
 use crate::interrupts::handle_interrupt;
 use crate::tables::{CODE, USER_CODE, USER_DATA};
 use core::sync::atomic::{AtomicU64, Ordering};
-use isola_abi::user_context::UserContext;
+use isola_abi::user_context::{TrapAnswer, UserContext, UserRegisters};
 
 /// The result of `isola_user_enter` for a system call; else it is a vector.
 const SYSTEM_CALL: u64 = 0x100;
@@ -69,6 +69,8 @@ pub enum RawTrap {
     },
     /// An interrupt, which was handled.
     Interrupt,
+    /// A trap that was served while the program ran.
+    Served,
 }
 
 /// A thread of a program.
@@ -93,7 +95,7 @@ impl ProgramThread {
     /// Creates a thread with these registers and the initial extended state. The processor must support programs
     /// ([`super::is_supported`]).
     pub fn new(context: UserContext) -> Self {
-        Self::with(context, ExtendedState::new(Support::read()))
+        Self::with(context, ExtendedState::new(Support::get()))
     }
 
     fn with(context: UserContext, extended: ExtendedState) -> Self {
@@ -137,8 +139,16 @@ impl ProgramThread {
     /// interrupts are on, reserved bits of MXCSR are cleared. A non-canonical address of the next instruction, or base
     /// of FS or GS, is a general protection exception.
     ///
+    /// `serve` is called with each system call and page fault, with interrupts off. The program continues at once if it
+    /// answers so, and a trap that it does not serve is the result.
+    ///
     /// The caller must be an event of a core that runs no code of another context; it is as halted meanwhile.
-    pub fn run(&mut self, space: &ProgramSpace, may_run: impl FnOnce() -> bool) -> RawTrap {
+    pub fn run(
+        &mut self,
+        space: &ProgramSpace,
+        may_run: impl FnOnce() -> bool,
+        mut serve: impl FnMut(RawTrap, &UserRegisters) -> TrapAnswer,
+    ) -> RawTrap {
         let registers = &mut self.context.registers;
         let is_canonical = |base: u64| (base << 16).cast_signed() >> 16 == base.cast_signed();
         if registers.rip >= LOWER_HALF || !is_canonical(registers.fs_base) || !is_canonical(registers.gs_base)
@@ -169,15 +179,35 @@ impl ProgramThread {
             self.last_slot = slot;
             flags |= CLEAR_SELECTORS;
         }
-        // SAFETY: the block is this core's, which is prepared; the context's values make no instruction of the entry
-        // code fail, as checked above. A trap returns here, with the registers that a function preserves.
-        let EntryResult { kind, error_code } =
-            unsafe { isola_user_enter(&raw mut self.context, block, flags) };
-        let address = if kind == PAGE_FAULT { cpu::fault_address() } else { 0 };
+        let (kind, error_code, address, answer) = loop {
+            // SAFETY: the block is this core's, which is prepared; the context's values make no instruction of the entry
+            // code fail: they were checked above, or are a program's own, which the processor has stored. A trap returns
+            // here, with the registers that a function preserves.
+            let EntryResult { kind, error_code } =
+                unsafe { isola_user_enter(&raw mut self.context, block, flags) };
+            let address = if kind == PAGE_FAULT { cpu::fault_address() } else { 0 };
+            let registers = &mut self.context.registers;
+            let answer = match kind {
+                SYSTEM_CALL => serve(RawTrap::SystemCall, registers),
+                PAGE_FAULT => serve(RawTrap::PageFault { address, error_code }, registers),
+                _ => TrapAnswer::Unserved,
+            };
+            if let (SYSTEM_CALL, TrapAnswer::Resume(result) | TrapAnswer::Stop(result)) = (kind, answer) {
+                registers.rax = result;
+            }
+            let by_sysret = kind == SYSTEM_CALL
+                && registers.rip < super::USER_END
+                && registers.rflags & (TRAP | RESUME) == 0;
+            flags = if by_sysret { 0 } else { BY_IRET };
+            if !matches!(answer, TrapAnswer::Resume(_)) {
+                break (kind, error_code, address, answer);
+            }
+        };
         // SAFETY: the core has just run this thread.
         unsafe { self.extended.save() };
         block.running_space.store(0, Ordering::Release);
         let trap = match kind {
+            _ if answer != TrapAnswer::Unserved => RawTrap::Served,
             SYSTEM_CALL => RawTrap::SystemCall,
             PAGE_FAULT => RawTrap::PageFault { address, error_code },
             vector if vector >= FIRST_INTERRUPT || (vector >= 16 && local::is_in_service(vector as u8)) => {
@@ -207,7 +237,7 @@ fn prepare(block: &CoreBlock) {
         cpu::write_msr(msr::LSTAR, entry);
         cpu::write_msr(msr::SYSCALL_MASK, CLEARED_FLAGS);
         cpu::write_msr(msr::KERNEL_GS_BASE, block.address());
-        Support::read().enable();
+        Support::get().enable();
     }
     block.mxcsr_mask.store(extended::mxcsr_mask(), Ordering::Relaxed);
     block.extended_state.store(0, Ordering::Relaxed);

@@ -87,6 +87,12 @@ impl<const N: usize> GracePeriods<N> {
         true
     }
 
+    /// Returns whether nothing was retired since the core's last flush: its next call of [`Self::pass`] has nothing to do.
+    #[inline]
+    pub fn is_current(&self, core: usize) -> bool {
+        self.last_flush[core].load(Ordering::Relaxed) == self.generation.load(Ordering::Acquire)
+    }
+
     /// Called before a core halts.
     pub fn halt(&self, core: usize) {
         self.flushed[core].store(HALTED, Ordering::Release);

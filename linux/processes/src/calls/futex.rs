@@ -95,6 +95,15 @@ pub async fn futex(
     }
 }
 
+/// Serves a call that wakes threads; other operations return `None`.
+pub fn wake_at_once(thread: &Thread, [word, operation, value, ..]: [u64; 6]) -> Option<CallResult> {
+    let operation = operation as u32;
+    (operation & !FUTEX_PRIVATE_FLAG == FUTEX_WAKE).then(|| {
+        let is_private = operation & FUTEX_PRIVATE_FLAG != 0;
+        wake(thread, word, value as u32, FUTEX_BITSET_MATCH_ANY, is_private)
+    })
+}
+
 /// Returns the time of the monotonic clock at which a clock reaches the time at an address; `None` for a null pointer.
 async fn until(thread: &Thread, timeout: u64, clock: Clock) -> Result<Option<u64>, Errno> {
     match timeout {

@@ -2,7 +2,8 @@
 //!
 //! Each entry names a call, its parameters, and the function that serves it; the number is the kernel's. The table
 //! generates the dispatch and `docs/linux.md`. A function returns the value of RAX, or an error. One that can wait is
-//! `async`.
+//! `async`. One that never waits, changes no registers and creates no event for its core can be served at once, while the
+//! program's core counts as halted.
 
 mod asynchronous;
 mod files;
@@ -34,6 +35,7 @@ use crate::thread::Thread;
 use alloc::format;
 use alloc::string::ToString;
 use isola_linux_abi::numbers;
+use isola_user_mode::TrapAnswer;
 use words::Word;
 
 /// A call.
@@ -73,9 +75,27 @@ macro_rules! calls {
                 _ => Err(missing(thread, number)),
             }
         }
+
+        /// Dispatches a call that is served at once.
+        #[allow(unused_variables, reason = "most calls are not served at once")]
+        fn dispatch_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> Option<CallResult> {
+            match u32::try_from(number).unwrap_or(u32::MAX) {
+                $(numbers::$number => {
+                    let [$($parameter,)* ..] = words;
+                    calls!(@at_once thread, $path, ($($parameter),*) $([$kind])?)
+                })*
+                _ => None,
+            }
+        }
     };
-    (@run $thread:ident, $path:path, ($($parameter:ident),*)) => {
+    (@run $thread:ident, $path:path, ($($parameter:ident),*) $([at_once])?) => {
         $path($thread, $(Word::from_word($parameter)),*)
+    };
+    (@at_once $thread:ident, $path:path, ($($parameter:ident),*) [at_once]) => {
+        Some($path($thread, $(Word::from_word($parameter)),*))
+    };
+    (@at_once $thread:ident, $path:path, ($($parameter:ident),*) $([wait])?) => {
+        None
     };
     (@run $thread:ident, $path:path, ($($parameter:ident),*) [wait]) => {
         $path($thread, $(Word::from_word($parameter)),*).await
@@ -133,7 +153,7 @@ calls! {
     __NR_getitimer(which, setting) => timers::getitimer [wait];
     __NR_alarm(seconds) => timers::alarm;
     __NR_setitimer(which, new, old) => timers::setitimer [wait];
-    __NR_getpid() => identity::getpid;
+    __NR_getpid() => identity::getpid [at_once];
     __NR_sendfile(to, from, offset, len) => files::sendfile [wait];
     __NR_socket(domain, kind, protocol) => sockets::socket;
     __NR_connect(descriptor, address, len) => sockets::connect [wait];
@@ -203,15 +223,15 @@ calls! {
     __NR_getrusage(who, buffer) => time::getrusage [wait];
     __NR_sysinfo(buffer) => information::sysinfo [wait];
     __NR_times(buffer) => time::times [wait];
-    __NR_getuid() => identity::getuid;
-    __NR_getgid() => identity::getgid;
+    __NR_getuid() => identity::getuid [at_once];
+    __NR_getgid() => identity::getgid [at_once];
     __NR_setuid(id) => identity::setuid;
     __NR_setgid(id) => identity::setgid;
-    __NR_geteuid() => identity::geteuid;
-    __NR_getegid() => identity::getegid;
+    __NR_geteuid() => identity::geteuid [at_once];
+    __NR_getegid() => identity::getegid [at_once];
     __NR_setpgid(pid, group) => identity::setpgid;
-    __NR_getppid() => identity::getppid;
-    __NR_getpgrp() => identity::getpgrp;
+    __NR_getppid() => identity::getppid [at_once];
+    __NR_getpgrp() => identity::getpgrp [at_once];
     __NR_setsid() => identity::setsid;
     __NR_setreuid(real, effective) => identity::setreuid;
     __NR_setregid(real, effective) => identity::setregid;
@@ -221,10 +241,10 @@ calls! {
     __NR_getresuid(real, effective, saved) => identity::getresuid [wait];
     __NR_setresgid(real, effective, saved) => identity::setresgid;
     __NR_getresgid(real, effective, saved) => identity::getresgid [wait];
-    __NR_getpgid(pid) => identity::getpgid;
+    __NR_getpgid(pid) => identity::getpgid [at_once];
     __NR_setfsuid(id) => identity::setfsuid;
     __NR_setfsgid(id) => identity::setfsgid;
-    __NR_getsid(pid) => identity::getsid;
+    __NR_getsid(pid) => identity::getsid [at_once];
     #[doc = "The calling process only."]
     __NR_capget(header, data) => identity::capget [wait];
     #[doc = "The calling process only."]
@@ -262,7 +282,7 @@ calls! {
     __NR_chroot(path) => files::chroot [wait];
     __NR_sync() => files::sync [wait];
     __NR_sethostname(name, len) => information::sethostname [wait];
-    __NR_gettid() => identity::gettid;
+    __NR_gettid() => identity::gettid [at_once];
     #[doc = "Up to 256 pages."]
     __NR_readahead(descriptor, offset, len) => files::readahead [wait];
     __NR_setxattr(path, name, value, len, flags) => files::setxattr [wait];
@@ -394,6 +414,27 @@ calls! {
     __NR_faccessat2(directory, path, mode, flags) => files::faccessat2 [wait];
     __NR_futex_waitv(words, count, flags, timeout, clock) => futex::futex_waitv [wait];
     __NR_fchmodat2(directory, path, mode, flags) => files::fchmodat2 [wait];
+}
+
+/// Serves a call while the program of the thread runs, if it does not have to wait. The registers of the thread are not
+/// accessible.
+#[inline]
+pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapAnswer {
+    const FUTEX: u64 = numbers::__NR_futex as u64;
+    if number == FUTEX {
+        return match futex::wake_at_once(thread, words) {
+            None => TrapAnswer::Unserved,
+            Some(Ok(0)) => TrapAnswer::Resume(0),
+            // The threads that were woken may wait for this core.
+            Some(Ok(count)) => TrapAnswer::Stop(count),
+            Some(Err(errno)) => TrapAnswer::Resume(errno.to_result()),
+        };
+    }
+    match dispatch_at_once(thread, number, words) {
+        None => TrapAnswer::Unserved,
+        Some(Ok(value)) => TrapAnswer::Resume(value),
+        Some(Err(errno)) => TrapAnswer::Resume(errno.to_result()),
+    }
 }
 
 /// Serves a call.
