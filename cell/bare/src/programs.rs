@@ -14,7 +14,7 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::user_context::{UserContext, UserRegisters};
-use isola_events::program::run_program;
+use isola_events::program::{ProgramCore, run_program};
 use isola_machine::user::{
     PageState, ProgramSpace, ProgramThread, RawTrap, RemovedTables, TableError, is_supported,
 };
@@ -82,12 +82,12 @@ struct BareSpace {
     removed: Mutex<Vec<(u64, RemovedTables)>>,
 }
 
-/// Returns the page of an entry whose reference to the frame stays with the entry.
-fn seen(owner: NonNull<()>, state: PageState) -> MappedPage {
+/// Returns the page of an entry whose reference to the frame stays with the entry. To be used while the space is locked.
+#[inline]
+fn seen(owner: NonNull<()>, state: PageState) -> ManuallyDrop<MappedPage> {
     // SAFETY: the entry owns a reference, which stays, as this one is not dropped. It cannot end meanwhile, as the space
     // is locked.
-    let frame = ManuallyDrop::new(unsafe { Frame::from_raw(owner) });
-    page(Frame::clone(&frame), state)
+    ManuallyDrop::new(page(unsafe { Frame::from_raw(owner) }, state))
 }
 
 /// Returns the page of an entry that was removed.
@@ -169,7 +169,7 @@ impl AddressSpace for BareSpace {
     }
 
     fn page_at(&self, address: u64) -> Option<MappedPage> {
-        self.space.page_at(address, seen)
+        self.space.page_at(address, |owner, state| MappedPage::clone(&seen(owner, state)))
     }
 
     fn for_each(&self, start: u64, end: u64, see: &mut dyn FnMut(u64, &MappedPage)) {
@@ -233,6 +233,24 @@ struct BareThread {
     space: Arc<BareSpace>,
 }
 
+impl BareThread {
+    /// Runs the program until a trap that `serve` does not serve.
+    #[inline]
+    fn execute(
+        &mut self,
+        mut serve: impl FnMut(&ProgramCore<'_>, RawTrap, &UserRegisters) -> TrapAnswer,
+    ) -> Trap {
+        let mut trap = RawTrap::Interrupt;
+        let _ = run_program(|core| {
+            page_tables::leave_grace_periods();
+            let serve = |trap, registers: &UserRegisters| serve(core, trap, registers);
+            trap = self.thread.run(&self.space.space, || !cores::has_pending(), serve);
+            regions::after_halt();
+        });
+        trap_of(trap)
+    }
+}
+
 impl UserThread for BareThread {
     fn context(&self) -> &UserContext {
         self.thread.context()
@@ -242,29 +260,26 @@ impl UserThread for BareThread {
         self.thread.context_mut()
     }
 
+    fn run(&mut self) -> Trap {
+        self.execute(|_, _, _| TrapAnswer::Unserved)
+    }
+
     fn run_with(&mut self, serve: &mut dyn FnMut(Trap, &UserRegisters) -> TrapAnswer) -> Trap {
-        let mut trap = RawTrap::Interrupt;
-        let _ = run_program(|core| {
-            page_tables::leave_grace_periods();
-            let serve = |trap, registers: &UserRegisters| {
-                if !page_tables::rejoin_grace_periods() {
-                    return TrapAnswer::Unserved;
+        self.execute(|core, trap, registers| {
+            if !page_tables::rejoin_grace_periods() {
+                return TrapAnswer::Unserved;
+            }
+            let mut answer = TrapAnswer::Unserved;
+            let may_resume = core.serve(|| answer = serve(trap_of(trap), registers));
+            match answer {
+                TrapAnswer::Resume(result) if !may_resume => TrapAnswer::Stop(result),
+                TrapAnswer::Resume(_) => {
+                    page_tables::leave_grace_periods();
+                    answer
                 }
-                let mut answer = TrapAnswer::Unserved;
-                let may_resume = core.serve(|| answer = serve(trap_of(trap), registers));
-                match answer {
-                    TrapAnswer::Resume(result) if !may_resume => TrapAnswer::Stop(result),
-                    TrapAnswer::Resume(_) => {
-                        page_tables::leave_grace_periods();
-                        answer
-                    }
-                    _ => answer,
-                }
-            };
-            trap = self.thread.run(&self.space.space, || !cores::has_pending(), serve);
-            regions::after_halt();
-        });
-        trap_of(trap)
+                _ => answer,
+            }
+        })
     }
 
     fn extended_state(&mut self) -> &[u8] {

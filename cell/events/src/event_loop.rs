@@ -195,6 +195,12 @@ impl EventLoop {
         self.next.get().is_some() || self.queue.borrow().has_runnable()
     }
 
+    /// Returns whether an event waits, or a message to another core.
+    #[inline]
+    pub(crate) fn has_local_work(&self) -> bool {
+        self.has_events() || self.outbox_waits.get()
+    }
+
     /// Returns whether the running event should end soon: see [`must_yield`](crate::yielding::must_yield).
     #[inline]
     pub(crate) fn must_yield(&self) -> bool {
@@ -621,18 +627,11 @@ impl EventLoop {
         let mailboxes = mailbox::all();
         let mailbox = mailboxes.of(current_core());
         // The program shares the core with what waits: it runs to the end of its event's slice, never not at all.
-        let shares_core = self.has_events()
-            || self.outbox_waits.get()
+        let shares_core = self.has_local_work()
             || self.is_visited.get()
             || (self.idle.has_any() && (self.idle.run() != Idle::MayHalt || self.has_events()));
-        let slice_end = match shares_core {
-            true => {
-                let slice = PROGRAM_SLICE * self.yield_limits.granularity_cycles;
-                self.accounting.last_check().saturating_add(slice)
-            }
-            false => u64::MAX,
-        };
-        let may_halt = self.timers.arm_by(self.timers.next().min(slice_end));
+        let until = self.program_end(shares_core);
+        let may_halt = self.timers.arm_by(until);
         if may_halt == MayHalt::No || self.quiescence.leave() == MayHalt::No {
             return ProgramOutcome::HasOtherWork;
         }
@@ -641,13 +640,36 @@ impl EventLoop {
             return ProgramOutcome::HasOtherWork;
         }
         self.set_phase(CorePhase::Halted);
-        run(&ProgramCore::new(self));
+        run(&ProgramCore::new(self, until, shares_core));
         mailbox.finish_halt();
         self.quiescence.join();
         self.set_phase(CorePhase::Running);
         add(&self.accounting.report().passes, 1);
         self.program_stopped.set(cycles());
         ProgramOutcome::Ran
+    }
+
+    /// Returns the reading of the cycle counter at which a program has to stop.
+    #[inline]
+    pub(crate) fn program_end(&self, shares_core: bool) -> u64 {
+        let slice_end = match shares_core {
+            true => {
+                let slice = PROGRAM_SLICE * self.yield_limits.granularity_cycles;
+                self.accounting.last_check().saturating_add(slice)
+            }
+            false => u64::MAX,
+        };
+        self.timers.next().min(slice_end)
+    }
+
+    /// Returns the deadline of the first alarm, in cycles.
+    pub(crate) fn next_alarm(&self) -> u64 {
+        self.timers.next()
+    }
+
+    /// Arms the timer for the end of the program's time, unless that has come.
+    pub(crate) fn may_run_until(&self, until: u64) -> bool {
+        self.timers.arm_by(until) == MayHalt::Yes
     }
 
     fn set_phase(&self, phase: CorePhase) {

@@ -9,6 +9,7 @@
 use crate::event_loop::{EVENTS, EventLoop};
 use crate::halt::MayHalt;
 use crate::quiescence;
+use core::cell::Cell;
 
 /// The outcome of [`run_program`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,20 +24,40 @@ pub enum ProgramOutcome {
 /// A core that counts as halted, as it runs a program.
 pub struct ProgramCore<'a> {
     events: &'a EventLoop,
+    /// The reading of the cycle counter at which the program has to stop: for an alarm, or at the end of its slice.
+    until: Cell<u64>,
+    /// Whether the program shares the core with other events.
+    shares_core: Cell<bool>,
 }
 
 impl<'a> ProgramCore<'a> {
-    pub(crate) fn new(events: &'a EventLoop) -> Self {
-        Self { events }
+    pub(crate) fn new(events: &'a EventLoop, until: u64, shares_core: bool) -> Self {
+        Self { events, until: Cell::new(until), shares_core: Cell::new(shares_core) }
     }
 
     /// Calls `serve`, during which this core does not count as halted for grace periods: `serve` can read data that other
-    /// cores replace. Returns whether the program may continue at once. Messages interrupt it then.
+    /// cores replace. Returns whether the program may continue at once: messages interrupt it then, as do alarms and the end
+    /// of its slice if `serve` has created events.
     #[inline]
     pub fn serve(&self, serve: impl FnOnce()) -> bool {
         self.events.quiescence.join();
         serve();
-        self.events.quiescence.leave() == MayHalt::Yes
+        self.events.quiescence.leave() == MayHalt::Yes && (!self.has_new_work() || self.limit_program())
+    }
+
+    #[inline]
+    fn has_new_work(&self) -> bool {
+        let shares_core = !self.shares_core.get() && self.events.has_local_work();
+        shares_core || self.events.next_alarm() < self.until.get()
+    }
+
+    /// Arms the timer for the work that was created. Returns whether the program may continue until then.
+    #[cold]
+    fn limit_program(&self) -> bool {
+        self.shares_core.set(self.events.has_local_work());
+        let until = self.events.program_end(self.shares_core.get());
+        self.until.set(until);
+        self.events.may_run_until(until)
     }
 }
 

@@ -180,9 +180,9 @@ pub trait UserThread: Send {
     /// As [`Self::run`], but first passes each system call and page fault to `serve`, with the program's registers. If `serve`
     /// answers [`TrapAnswer::Resume`], the program continues at once, without the steps of another run.
     ///
-    /// While `serve` runs, other cores interrupt this core for messages, which are received afterwards. So `serve` must be
-    /// short, and must neither wait nor create work for this core (an event, an alarm) without answering
-    /// [`TrapAnswer::Stop`]. The time in `serve` is part of the program's.
+    /// While `serve` runs, other cores interrupt this core for messages, which are received afterwards: so it must be short.
+    /// Events that it creates for this core run when the program stops, after the slice of its event at the latest. The time
+    /// in `serve` is part of the program's.
     fn run_with(&mut self, serve: &mut dyn FnMut(Trap, &UserRegisters) -> TrapAnswer) -> Trap;
 
     /// Returns the processor state in the standard format of XSAVE (Intel SDM 1, 13.4), for a signal frame: registers of

@@ -247,6 +247,40 @@ impl OpenFile {
         Ok(count)
     }
 
+    /// Reads from an object that has bytes, without a wait: `None` if [`Self::read`] is needed. `buffer` returns the buffer, or
+    /// `None`; the object is asked first.
+    pub fn read_at_once(&self, buffer: impl FnOnce() -> Option<UserBuffer>) -> Option<Result<usize, Errno>> {
+        let object = self.object_at_once(Events::IN)?;
+        if let Err(error) = self.check_readable() {
+            return Some(Err(error));
+        }
+        match object.read(&mut buffer()?) {
+            Err(Errno::EAGAIN) => None,
+            result => Some(result.inspect(|count| self.note_bytes(linux::IN_ACCESS, *count))),
+        }
+    }
+
+    /// Writes to an object that has space, as [`Self::read_at_once`]. Only for as many bytes as an object takes undivided.
+    pub fn write_at_once(&self, buffer: impl FnOnce() -> Option<UserBuffer>) -> Option<Result<usize, Errno>> {
+        let object = self.object_at_once(Events::OUT)?;
+        if let Err(error) = self.check_writable() {
+            return Some(Err(error));
+        }
+        match object.write(&mut buffer()?) {
+            // The writer without a reader also gets a signal.
+            Err(Errno::EAGAIN | Errno::EPIPE) => None,
+            result => Some(result.inspect(|count| self.note_bytes(linux::IN_MODIFY, *count))),
+        }
+    }
+
+    /// Returns the object if it serves reads or writes without a wait.
+    fn object_at_once(&self, events: Events) -> Option<&dyn FileObject> {
+        match &self.body {
+            Body::Object(object) if !object.has_offsets() && object.ready().intersects(events) => Some(&**object),
+            _ => None,
+        }
+    }
+
     async fn read_stream(&self, object: &dyn FileObject, buffer: &mut UserBuffer) -> Result<usize, Errno> {
         loop {
             match object.read(buffer) {

@@ -222,18 +222,17 @@ impl State {
         let end = (page / len * len).saturating_add(len).min(mapping.end);
         let kind = mapping.kind();
         let writable = mapping.is_shared && kind == PageKind::SharedMemory;
-        for near in (first..end).step_by(PAGE_SIZE as usize) {
-            if near == page || self.pages.hidden_at(near).is_some() {
-                continue;
+        let index_of = |page: u64| object.first + (page - mapping.start) / PAGE_SIZE;
+        let rights = mapping.protection.rights(writable);
+        let pages = &mut self.pages;
+        object.source.frames(index_of(first), index_of(end), &mut |index, frame| {
+            let near = mapping.start + (index - object.first) * PAGE_SIZE;
+            if near != page && pages.hidden_at(near).is_none() {
+                // A page that is mapped already stays. Without memory for page tables, the page is mapped when it is
+                // accessed.
+                let _occupied_or_out_of_tables = pages.map(near, frame, rights, kind);
             }
-            let index = object.first + (near - mapping.start) / PAGE_SIZE;
-            let Some(frame) = object.source.frame(index) else {
-                continue;
-            };
-            // A page that is mapped already stays. Without memory for page tables, the page is mapped when it is accessed.
-            let _occupied_or_out_of_tables =
-                self.pages.map(near, &frame, mapping.protection.rights(writable), kind);
-        }
+        });
     }
 
     /// Extends the stack above `page` down to it.

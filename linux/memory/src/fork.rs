@@ -62,6 +62,7 @@ impl State {
             copy.attributes.locked = false;
             child.insert(copy);
             if !mapping.is_shared
+                && mapping.was_writable
                 && !mapping.attributes.wipe_on_fork
                 && let Err(errno) = share_pages(pages, &mut child.pages, mapping)
             {

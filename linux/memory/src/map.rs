@@ -247,6 +247,7 @@ impl State {
             start: address,
             end: address + len,
             protection,
+            was_writable: protection.writable,
             maximum,
             is_shared,
             object: request
@@ -367,6 +368,7 @@ impl State {
             start: old_page,
             end: new_page,
             protection: Protection { readable: true, writable: true, executable: false },
+            was_writable: true,
             maximum: Protection::ALL,
             is_shared: false,
             object: None,

@@ -15,6 +15,8 @@ pub struct Mapping {
     pub end: u64,
     /// The permitted accesses.
     pub protection: Protection,
+    /// Whether writes were permitted at any time: else the process has no copies of pages here.
+    pub was_writable: bool,
     /// The accesses that `mprotect` may permit: those of the file's descriptor, if it is shared.
     pub maximum: Protection,
     /// Whether writes change the object. Otherwise they change a copy of the process.

@@ -131,12 +131,14 @@ impl Mappings {
             .map(|before| before.start);
         if let Some(mut merged) = before.and_then(|start| self.remove(start)) {
             merged.end = mapping.end;
+            merged.was_writable |= mapping.was_writable;
             mapping = merged;
         }
         let after =
             self.after(mapping.end).filter(|after| mapping.continues_with(after)).map(|after| after.start);
         if let Some(after) = after.and_then(|start| self.remove(start)) {
             mapping.end = after.end;
+            mapping.was_writable |= after.was_writable;
         }
         self.count(&mapping, u64::wrapping_add);
         self.by_start.insert(mapping.start, Arc::new(mapping));

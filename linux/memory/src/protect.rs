@@ -102,6 +102,9 @@ impl State {
                 });
             }
         }
-        self.mappings.change(start, end, |mapping| mapping.protection = protection);
+        self.mappings.change(start, end, |mapping| {
+            mapping.protection = protection;
+            mapping.was_writable |= protection.writable;
+        });
     }
 }

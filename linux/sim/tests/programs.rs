@@ -1,12 +1,13 @@
 //! Programs, traps and TLBs as on a processor.
 
-use isola_abi::user_context::UserContext;
+use isola_abi::user_context::{UserContext, UserRegisters};
 use isola_linux_sim::{
     EXTENDED_STATE_SIZE, Program, STEP_SIZE, SimulatedSpace, SimulatedThread, SimulatedUserMode,
 };
 use isola_memory::frame::Frame;
 use isola_user_mode::{
-    Access, AddressSpace, InvalidState, MapError, PAGE_SIZE, PageRights, Trap, USER_END, UserThread,
+    Access, AddressSpace, InvalidState, MapError, PAGE_SIZE, PageRights, Trap, TrapAnswer, USER_END,
+    UserThread,
 };
 use std::sync::Arc;
 
@@ -51,6 +52,34 @@ fn a_program_runs_until_its_traps_and_repeats_faults() {
     thread.context_mut().registers.rip += STEP_SIZE;
     let address = CODE + 5 * STEP_SIZE;
     assert_eq!(thread.run(), Trap::PageFault { address, access: Access::Execute });
+}
+
+#[test]
+fn a_program_continues_after_traps_that_are_served() {
+    let platform = SimulatedUserMode::new();
+    let program = Program::new().store(DATA, b"x").call(1, [0; 6]).call(2, [0; 6]).call(3, [0; 6]);
+    platform.place(CODE, program);
+    let space = platform.space();
+    let mut thread = thread(&space);
+    let mut numbers = Vec::new();
+    let mut serve = |trap, registers: &UserRegisters| match (trap, registers.rax) {
+        (Trap::PageFault { address, .. }, _) => {
+            space.map(address, Frame::zeroed(), WRITABLE).expect("it is free");
+            TrapAnswer::Resume(99)
+        }
+        (_, number) => {
+            numbers.push(number);
+            match number {
+                1 => TrapAnswer::Resume(11),
+                2 => TrapAnswer::Stop(22),
+                _ => TrapAnswer::Unserved,
+            }
+        }
+    };
+    assert_eq!(thread.run_with(&mut serve), Trap::Served);
+    assert_eq!(thread.context().registers.rax, 22);
+    assert_eq!(thread.run_with(&mut serve), Trap::SystemCall);
+    assert_eq!((thread.context().registers.rax, numbers), (3, vec![1, 2, 3]));
 }
 
 #[test]

@@ -71,6 +71,8 @@ impl CoreBlock {
 pub(super) struct Pinned {
     pub(super) slot: usize,
     pub(super) block: &'static CoreBlock,
+    /// Whether it was pinned before, and stays so.
+    is_nested: bool,
 }
 
 /// Pins the calling context to its core.
@@ -79,20 +81,21 @@ pub(super) fn pin() -> Pinned {
     loop {
         let slot = slot_of_this_core();
         let block = CoreBlock::of(slot);
+        let is_nested = block.is_pinned.load(Ordering::Relaxed);
         block.is_pinned.store(true, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         // The context may have been suspended, and resumed on another core, before it was pinned.
         if slot_of_this_core() == slot {
-            return Pinned { slot, block };
+            return Pinned { slot, block, is_nested };
         }
-        block.is_pinned.store(false, Ordering::Relaxed);
+        block.is_pinned.store(is_nested, Ordering::Relaxed);
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        self.block.is_pinned.store(false, Ordering::Relaxed);
+        self.block.is_pinned.store(self.is_nested, Ordering::Relaxed);
     }
 }
 

@@ -15,7 +15,7 @@
 //! (Processors may read present entries at any time by speculation. So *tables* are freed only when each core has
 //! flushed, whatever it runs: that is the business of the caller of [`ProgramSpace::unmap`].)
 
-use super::core_block::CoreBlock;
+use super::core_block::{CoreBlock, pin};
 use super::tables::{PageState, RemovedTables, TableError, Tables};
 use crate::apic::local;
 use crate::authority::Authority;
@@ -148,8 +148,13 @@ impl ProgramSpace {
     pub fn flush(&self) -> u64 {
         let generation = self.generation.fetch_add(1, Ordering::SeqCst) + 1;
         fence(Ordering::SeqCst);
+        let here = pin();
         for (slot, seen) in self.running() {
-            if seen < generation
+            if slot == here.slot {
+                // The caller serves a trap of the program, which continues on this core without a load of its tables.
+                flush();
+                self.seen[slot].fetch_max(generation, Ordering::Release);
+            } else if seen < generation
                 && let Some(core) = core_slots().core(slot)
             {
                 local::send(Authority::OWN, core.apic, WAKE_VECTOR);

@@ -14,9 +14,11 @@
 use crate::paging::{ACCESSED, ADDRESS, DIRTY, NO_EXECUTE, PRESENT, USER, WRITABLE, index, leaf_bytes};
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use isola_abi::id::PhysAddr;
+use spin::Mutex;
 
 /// Entries of a table.
 const ENTRIES: usize = 512;
@@ -68,10 +70,23 @@ pub enum TableError {
     NotOwned,
 }
 
-/// Tables that have left the tree. They are freed when this is dropped.
+/// Tables that have left the tree. They are free when this is dropped.
 #[derive(Debug, Default)]
 #[must_use = "processors may still use the tables"]
 pub struct RemovedTables(Vec<OwnedTable>);
+
+impl Drop for RemovedTables {
+    fn drop(&mut self) {
+        // A table leaves the tree when all of its entries and links are zero.
+        self.0.drain(..).for_each(OwnedTable::keep);
+    }
+}
+
+/// Free tables, all of whose entries and links are zero: a process that follows needs no memory filled with zeros.
+static EMPTY_TABLES: Mutex<Vec<OwnedTable>> = Mutex::new(Vec::new());
+
+/// The most free tables that are kept: those of two small processes. The memory around a table cannot be given back.
+const MAX_EMPTY_TABLES: usize = 16;
 
 impl RemovedTables {
     /// Returns whether there are none.
@@ -93,10 +108,22 @@ struct OwnedTable(NonNull<Table>);
 unsafe impl Send for OwnedTable {}
 
 impl OwnedTable {
-    /// Allocates an empty table.
+    /// Returns an empty table: a former one, or new memory.
     fn new() -> Option<Self> {
+        if let Some(table) = EMPTY_TABLES.lock().pop() {
+            return Some(table);
+        }
         // SAFETY: the size is not zero; zero bytes are a value of the type.
         NonNull::new(unsafe { alloc_zeroed(Layout::new::<Table>()) }.cast()).map(Self)
+    }
+
+    /// Keeps an empty table for another use, or frees it.
+    fn keep(self) {
+        debug_assert!(self.get().links.iter().all(|link| link.load(Ordering::Relaxed) == 0));
+        let mut tables = EMPTY_TABLES.lock();
+        if tables.len() < MAX_EMPTY_TABLES {
+            tables.push(self);
+        }
     }
 
     fn get(&self) -> &Table {
@@ -117,6 +144,22 @@ impl Drop for OwnedTable {
 pub(super) struct Tables {
     root: OwnedTable,
     root_phys: PhysAddr,
+    /// The table of the lowest level that was used last: neighbouring pages are mapped after each other.
+    recent: Cell<Recent>,
+}
+
+/// A table of the lowest level.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    /// The address of its first page, by its length; no address has this for no table.
+    region: u64,
+    /// The addresses of the table, and of the link to it.
+    table: usize,
+    link: usize,
+}
+
+impl Recent {
+    const NONE: Self = Self { region: u64::MAX, table: 0, link: 0 };
 }
 
 /// A slot of a table.
@@ -135,7 +178,7 @@ impl Tables {
         for number in LOWER_HALF..ENTRIES {
             root.get().entries[number].store(upper(number), Ordering::Relaxed);
         }
-        Ok(Self { root, root_phys })
+        Ok(Self { root, root_phys, recent: Cell::new(Recent::NONE) })
     }
 
     /// Returns the value of CR3.
@@ -197,6 +240,7 @@ impl Tables {
         removed: &mut dyn FnMut(u64, NonNull<()>, PageState),
     ) -> RemovedTables {
         let mut tables = RemovedTables::default();
+        self.recent.set(Recent::NONE);
         let top = AtomicUsize::new(0);
         let visit = &mut |address, slot: &Slot<'_>| {
             let entry = slot.entry.swap(0, Ordering::AcqRel);
@@ -239,18 +283,51 @@ impl Tables {
         if address >= USER_END {
             return None;
         }
+        if let Some(slot) = self.recent_slot(address) {
+            return Some(slot);
+        }
         let (mut table, mut link) = (self.root.get(), None);
         for level in (1..=TOP).rev() {
             let next = &table.links[index(address, level)];
             table = table_of(next)?;
             link = Some(next);
         }
+        Some(self.leaf_slot(address, table, link?))
+    }
+
+    /// Returns the slot of a page in the table that was used last.
+    #[inline]
+    fn recent_slot(&self, address: u64) -> Option<Slot<'_>> {
+        let Recent { region, table, link } = self.recent.get();
+        if address / leaf_bytes(1) != region {
+            return None;
+        }
         let number = index(address, 0);
-        Some(Slot { entry: &table.entries[number], link: &table.links[number], table: link? })
+        // SAFETY: `leaf_slot` has stored the addresses of a table and of its link, which stay until a table is removed from
+        // the tree: then `unmap` has forgotten them.
+        let (table, link) = unsafe {
+            let table = &*core::ptr::with_exposed_provenance::<Table>(table);
+            (table, &*core::ptr::with_exposed_provenance::<AtomicUsize>(link))
+        };
+        Some(Slot { entry: &table.entries[number], link: &table.links[number], table: link })
+    }
+
+    /// Returns the slot of a page in its table of the lowest level, and remembers the table.
+    fn leaf_slot<'a>(&self, address: u64, table: &'a Table, link: &'a AtomicUsize) -> Slot<'a> {
+        self.recent.set(Recent {
+            region: address / leaf_bytes(1),
+            table: core::ptr::from_ref(table).expose_provenance(),
+            link: core::ptr::from_ref(link).expose_provenance(),
+        });
+        let number = index(address, 0);
+        Slot { entry: &table.entries[number], link: &table.links[number], table: link }
     }
 
     /// Returns the slot of a page, and creates its tables.
     fn slot_or_new(&self, address: u64, phys_of: PhysOf<'_>) -> Result<Slot<'_>, TableError> {
+        if let Some(slot) = self.recent_slot(address) {
+            return Ok(slot);
+        }
         let top = &AtomicUsize::new(0);
         let (mut table, mut above): (&Table, &AtomicUsize) = (self.root.get(), top);
         for level in (1..=TOP).rev() {
@@ -269,11 +346,9 @@ impl Tables {
             table = table_of(link).ok_or(TableError::OutOfMemory)?;
             above = link;
         }
-        let number = index(address, 0);
-        let (entry, link) = (&table.entries[number], &table.links[number]);
         // SAFETY: `above` was set in the loop to a link of a table, which lives as long as `self`.
         let above = unsafe { &*core::ptr::from_ref(above) };
-        Ok(Slot { entry, link, table: above })
+        Ok(self.leaf_slot(address, table, above))
     }
 }
 
@@ -300,6 +375,10 @@ fn walk(
     let step = leaf_bytes(level);
     let mut address = start;
     while address < end {
+        if is_empty_group(table, index(address, level)) {
+            address = (address / (GROUP as u64 * step) + 1) * (GROUP as u64 * step);
+            continue;
+        }
         let next = (address / step + 1) * step;
         let (first, stop) = (address, next.min(end));
         address = next;
@@ -327,27 +406,35 @@ fn visit_leaves(
     (start, end): (u64, u64),
     visit: &mut dyn FnMut(u64, &Slot<'_>),
 ) {
-    /// Slots that are looked at together: most of a table's are empty.
-    const GROUP: usize = 8;
     let first = index(start, 0);
     let count = ((end - (start & !(leaf_bytes(0) - 1))).div_ceil(leaf_bytes(0)) as usize).min(ENTRIES - first);
     let stop = first + count;
     let base = start & !(leaf_bytes(1) - 1);
     let mut number = first;
     while number < stop {
-        if number.is_multiple_of(GROUP)
-            && let Some(group) = table.links.get(number..number + GROUP)
-            && group.iter().fold(0, |all, link| all | link.load(Ordering::Relaxed)) == 0
-        {
+        if is_empty_group(table, number) {
             number += GROUP;
             continue;
         }
-        let (entry, below) = (&table.entries[number], &table.links[number]);
-        if below.load(Ordering::Relaxed) != 0 {
-            visit(base + number as u64 * leaf_bytes(0), &Slot { entry, link: below, table: link });
+        let group_end = (number - number % GROUP + GROUP).min(stop);
+        for number in number..group_end {
+            let (entry, below) = (&table.entries[number % ENTRIES], &table.links[number % ENTRIES]);
+            if below.load(Ordering::Relaxed) != 0 {
+                visit(base + number as u64 * leaf_bytes(0), &Slot { entry, link: below, table: link });
+            }
         }
-        number += 1;
+        number = group_end;
     }
+}
+
+/// Links that are looked at together: most of a table's are empty.
+const GROUP: usize = 8;
+
+/// Returns whether the link is the first of a group, and all of the group are empty.
+#[inline]
+fn is_empty_group(table: &Table, first: usize) -> bool {
+    first.is_multiple_of(GROUP)
+        && table.links[first % ENTRIES..][..GROUP].iter().all(|link| link.load(Ordering::Relaxed) == 0)
 }
 
 /// Returns the table of a link.

@@ -427,6 +427,10 @@ impl PageSource for TmpInode {
         self.file().state.lock().pages.get(&index).cloned()
     }
 
+    fn frames(&self, first: u64, end: u64, see: &mut dyn FnMut(u64, &Frame)) {
+        self.file().state.lock().pages.range(first..end.max(first)).for_each(|(index, frame)| see(*index, frame));
+    }
+
     fn fetch(&self, index: u64) -> BoxFuture<'_, Result<Frame, Errno>> {
         let pages = self.file();
         let (is_within, is_borrowed) = {

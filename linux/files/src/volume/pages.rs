@@ -314,6 +314,10 @@ impl PageSource for VolumeInode {
         self.page(index)
     }
 
+    fn frames(&self, first: u64, end: u64, see: &mut dyn FnMut(u64, &Frame)) {
+        self.pages.lock().frames.range(first..end.max(first)).for_each(|(index, frame)| see(*index, frame));
+    }
+
     fn fetch(&self, index: u64) -> BoxFuture<'_, Result<Frame, Errno>> {
         alloc::boxed::Box::pin(self.read_pages(index))
     }

@@ -420,17 +420,19 @@ calls! {
 /// accessible.
 #[inline]
 pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapAnswer {
+    const READ: u64 = numbers::__NR_read as u64;
+    const WRITE: u64 = numbers::__NR_write as u64;
+    const SIGNAL_MASK: u64 = numbers::__NR_rt_sigprocmask as u64;
     const FUTEX: u64 = numbers::__NR_futex as u64;
-    if number == FUTEX {
-        return match futex::wake_at_once(thread, words) {
-            None => TrapAnswer::Unserved,
-            Some(Ok(0)) => TrapAnswer::Resume(0),
-            // The threads that were woken may wait for this core.
-            Some(Ok(count)) => TrapAnswer::Stop(count),
-            Some(Err(errno)) => TrapAnswer::Resume(errno.to_result()),
-        };
-    }
-    match dispatch_at_once(thread, number, words) {
+    // Calls that can wait, where they do not have to.
+    let result = match number {
+        READ => files::read_at_once(thread, words),
+        WRITE => files::write_at_once(thread, words),
+        SIGNAL_MASK => signals::rt_sigprocmask_at_once(thread, words),
+        FUTEX => futex::wake_at_once(thread, words),
+        _ => dispatch_at_once(thread, number, words),
+    };
+    match result {
         None => TrapAnswer::Unserved,
         Some(Ok(value)) => TrapAnswer::Resume(value),
         Some(Err(errno)) => TrapAnswer::Resume(errno.to_result()),

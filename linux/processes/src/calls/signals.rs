@@ -12,6 +12,7 @@ use crate::signals::{
 use crate::thread::Thread;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use isola_user_mode::Access;
 use core::future::poll_fn;
 use core::task::Poll;
 use isola_linux_abi::numbers::{
@@ -79,28 +80,54 @@ pub async fn rt_sigprocmask(thread: &mut Thread, how: u32, new: u64, old: u64, l
         0 => None,
         address => Some(read_set(thread, address, len).await?),
     };
-    let before = {
-        let mut signals = thread.state.signals.lock();
-        let before = signals.blocked;
-        if let Some(set) = set {
-            let blocked = match how {
-                SIG_BLOCK => before | set,
-                SIG_UNBLOCK => before & !set,
-                SIG_SETMASK => set,
-                _ => return Err(Errno::EINVAL),
-            };
-            signals.blocked = blocked & !SignalSet::UNBLOCKABLE;
-        }
-        before
-    };
-    if set.is_some() {
-        // Pending signals may be unblocked now.
-        thread.state.interrupt();
-    }
+    let before = change_mask(thread, how, set)?;
     if old != 0 {
         thread.memory.write_bytes(old, &before.0.to_le_bytes()).await?;
     }
     Ok(0)
+}
+
+/// Serves `rt_sigprocmask` without a wait; `None` if a set is not within a page that is mapped.
+pub fn rt_sigprocmask_at_once(thread: &Thread, [how, new, old, len, ..]: [u64; 6]) -> Option<CallResult> {
+    if len != SET_LEN || (old != 0 && thread.memory.try_part(old, SET_LEN as usize, Access::Write).is_none()) {
+        return None;
+    }
+    let set = match new {
+        0 => None,
+        address => Some(SignalSet(u64::from_le_bytes(thread.memory.try_read_bytes(address)?))),
+    };
+    let before = match change_mask(thread, how as u32, set) {
+        Ok(before) => before,
+        Err(error) => return Some(Err(error)),
+    };
+    if old != 0 && !thread.memory.try_write_bytes(old, &before.0.to_le_bytes()) {
+        // Another thread has unmapped the page meanwhile.
+        return Some(Err(Errno::EFAULT));
+    }
+    Some(Ok(0))
+}
+
+/// Changes the mask of the thread, if there is a set. Returns the mask before.
+fn change_mask(thread: &Thread, how: u32, set: Option<SignalSet>) -> Result<SignalSet, Errno> {
+    let Some(set) = set else { return Ok(thread.state.signals.lock().blocked) };
+    let before = {
+        let mut signals = thread.state.signals.lock();
+        let before = signals.blocked;
+        let blocked = match how {
+            SIG_BLOCK => before | set,
+            SIG_UNBLOCK => before & !set,
+            SIG_SETMASK => set,
+            _ => return Err(Errno::EINVAL),
+        };
+        signals.blocked = blocked & !SignalSet::UNBLOCKABLE;
+        before
+    };
+    // After the change: a sender that has not seen it has added its signal before.
+    let shared = thread.process.signals.lock().pending.set();
+    if !thread.state.signals.lock().deliverable(shared).is_empty() {
+        thread.state.interrupt();
+    }
+    Ok(before)
 }
 
 pub async fn rt_sigpending(thread: &mut Thread, set: u64, len: u64) -> CallResult {

@@ -1,7 +1,11 @@
 //! All registers survive a system call, and changed registers arrive.
 
 use crate::program::{CODE, DATA, Program, STACK_TOP, call};
+extern crate alloc;
+
+use alloc::vec::Vec;
 use isola::prelude::*;
+use isola::user_mode::{Trap, TrapAnswer};
 use isola_abi::user_context::{UserContext, UserRegisters};
 
 /// syscall; syscall; syscall
@@ -81,6 +85,30 @@ pub async fn check() {
     call(&mut *thread).await;
     assert_eq!(*thread.context(), after_call(context(2), CODE + 6));
     println!("programs: registers survive system calls");
+
+    // The first call is served, the second too but ends the run, the third is not.
+    let program = Program::new(&THREE_CALLS);
+    let mut thread = program.space.clone().create_thread(context(3));
+    let mut served = Vec::new();
+    let mut serve = |trap: Trap, registers: &UserRegisters| {
+        served.push((trap, registers.rip - CODE));
+        match served.len() {
+            1 => TrapAnswer::Resume(11),
+            2 => TrapAnswer::Stop(22),
+            _ => TrapAnswer::Unserved,
+        }
+    };
+    let ends = [(Trap::Served, 22, CODE + 4), (Trap::SystemCall, 22, CODE + 6)];
+    for (trap, rax, rip) in ends {
+        while thread.run_with(&mut serve) != trap {
+            yield_now().await;
+        }
+        let mut expected = after_call(context(3), rip);
+        expected.registers.rax = rax;
+        assert_eq!(*thread.context(), expected);
+    }
+    assert_eq!(served, [2, 4, 6].map(|rip| (Trap::SystemCall, rip)));
+    println!("programs: registers survive system calls that are served at once");
 
     let program = Program::new(&BASES);
     let mut thread = program.thread();

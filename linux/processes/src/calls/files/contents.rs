@@ -8,6 +8,7 @@ use crate::calls::sockets::{read_socket, write_socket};
 use crate::job_control::check_write;
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
+use alloc::sync::Arc;
 use isola_linux_abi::numbers::{
     O_APPEND, POSIX_FADV_NOREUSE, POSIX_FADV_WILLNEED, RLIMIT_FSIZE, RWF_APPEND, RWF_DSYNC, RWF_HIPRI,
     RWF_NOWAIT, RWF_SYNC, SEEK_CUR,
@@ -179,6 +180,32 @@ pub async fn read(thread: &mut Thread, descriptor: i32, address: u64, len: u64) 
 
 pub async fn write(thread: &mut Thread, descriptor: i32, address: u64, len: u64) -> CallResult {
     write_from(thread, descriptor, Memory::Buffer(address, len), Manner::default()).await
+}
+
+/// Serves a read of an object that is ready, into one page that is mapped; `None` for other reads.
+pub fn read_at_once(thread: &Thread, [descriptor, address, len, ..]: [u64; 6]) -> Option<CallResult> {
+    let file = file_at_once(thread, descriptor, len)?;
+    let part = || thread.memory.try_part(address, len as usize, Access::Write);
+    let result = file.read_at_once(|| part().map(|part| UserBuffer::new(alloc::vec![part])))?;
+    thread.process.control.files.count_read(result.map_or(0, |count| count as u64));
+    Some(result.map(|count| count as u64))
+}
+
+/// Serves a write to an object that is ready, from one page that is mapped; `None` for other writes.
+pub fn write_at_once(thread: &Thread, [descriptor, address, len, ..]: [u64; 6]) -> Option<CallResult> {
+    let file = file_at_once(thread, descriptor, len)?;
+    let part = || thread.memory.try_part(address, len as usize, Access::Read);
+    let result = file.write_at_once(|| part().map(|part| UserBuffer::new(alloc::vec![part])))?;
+    thread.process.control.files.count_write(result.map_or(0, |count| count as u64));
+    Some(result.map(|count| count as u64))
+}
+
+/// Returns a file whose reads and writes of so many bytes may be served at once: sockets and terminals have rules of their
+/// own.
+fn file_at_once(thread: &Thread, descriptor: u64, len: u64) -> Option<Arc<OpenFile>> {
+    let file = thread.files.get(descriptor as i32).ok()?;
+    let is_plain = !file.is_socket() && file.terminal().is_none();
+    (is_plain && (1..=PAGE_SIZE).contains(&len)).then_some(file)
 }
 
 /// Checks an offset.
