@@ -7,6 +7,7 @@
 //! | [`supervised`], [`management`] | a machine with a supervisor, and a client of the management protocol |
 //! | [`isola`] | the `isola` command in an environment of its own, with the machines that it starts |
 //! | [`linux_root`] | root file systems for cells with Linux programs |
+//! | [`suites`] | test suites of other projects in Linux cells |
 //! | [`service`] | a machine with the key-value server in a cell |
 //! | [`namespace`] | a network namespace, for tests that need more than QEMU's user-mode network |
 //! | [`kv`] | a plain client of the key-value server, and a load that checks every answer |
@@ -33,5 +34,6 @@ pub mod ports;
 pub mod qemu;
 pub mod service;
 pub mod steady;
+pub mod suites;
 pub mod supervised;
 pub mod wait;
