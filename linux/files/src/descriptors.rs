@@ -259,12 +259,6 @@ impl DescriptorTable {
         closed.into_iter().for_each(|slot| self.ended(slot));
     }
 
-    /// Closes all descriptors, at the end of a process that shares the table with no other.
-    pub fn close_all(&self) {
-        let slots = core::mem::take(&mut *self.slots.lock());
-        slots.slots.into_iter().for_each(|slot| self.ended(slot));
-    }
-
     /// Returns the open descriptors, ascending.
     pub fn descriptors(&self) -> Vec<i32> {
         let slots = self.slots.lock();
@@ -284,7 +278,8 @@ impl DescriptorTable {
 
 impl Drop for DescriptorTable {
     fn drop(&mut self) {
-        self.close_all();
+        let slots = core::mem::take(&mut *self.slots.lock());
+        slots.slots.into_iter().for_each(|slot| self.ended(slot));
     }
 }
 

@@ -56,8 +56,13 @@ pub async fn deliver(thread: &mut Thread) -> Delivered {
         Handler::Function(address) => match run_handler(thread, &info, action, address).await {
             Ok(()) => Delivered::Handler,
             Err(_) => {
-                // As Linux: without room for the frame the process ends, also if it handles SIGSEGV.
-                kill(thread, Signal::SIGSEGV);
+                // As Linux: without room for the frame SIGSEGV follows, which has another stack perhaps. Without room for
+                // that one's frame, the process ends.
+                if info.signal == Signal::SIGSEGV {
+                    kill(thread, Signal::SIGSEGV);
+                } else {
+                    force(thread, SignalInfo::kernel(Signal::SIGSEGV));
+                }
                 Delivered::Other
             }
         },
@@ -108,9 +113,9 @@ async fn run_handler(
 ) -> Result<(), Errno> {
     restart_with_handler(thread, action);
     let (mask, alternate) = {
-        let mut signals = thread.state.signals.lock();
+        let signals = thread.state.signals.lock();
         // A call such as `sigsuspend` has replaced the mask: the handler's return restores the one before.
-        (signals.saved_mask.take().unwrap_or(signals.blocked), signals.alternate)
+        (signals.saved_mask.unwrap_or(signals.blocked), signals.alternate)
     };
     let registers = *thread.registers();
     let state = thread.user.extended_state().to_vec();
@@ -130,6 +135,7 @@ async fn run_handler(
     thread.memory.write_bytes(frame.address, &frame.bytes).await?;
     enter_handler(thread.registers(), address, info.signal, &frame);
     let mut signals = thread.state.signals.lock();
+    signals.saved_mask = None;
     if signals.alternate.disarms {
         signals.alternate = Default::default();
     }

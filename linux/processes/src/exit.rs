@@ -30,10 +30,8 @@ pub async fn end_thread(mut thread: Thread) {
     let status = ExitStatus::Exited(exit_code.unwrap_or(0));
     process.add_ended_time(thread_time(&state, system.environment.cycles()));
     // Dropped before the parent learns of the end: it may rely on closed pipes and free memory.
+    // Another process can share the table of descriptors, which is closed with its last user.
     let is_last = process.thread_count() == 1;
-    if is_last {
-        files.close_all();
-    }
     drop(files);
     if is_last && Arc::strong_count(&memory) <= 2 {
         memory.clear().await;

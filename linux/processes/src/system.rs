@@ -48,6 +48,8 @@ pub struct System {
     pub started_ns: u64,
     /// The number of processes that have ended.
     pub ends: AtomicU64,
+    /// The longest idle time that `/proc/uptime` has shown, in nanoseconds.
+    pub(crate) shown_idle_ns: AtomicU64,
     /// The number of processes and threads that were created.
     pub created: AtomicU64,
     /// The mounts.
@@ -108,6 +110,7 @@ impl System {
             loads: CoreLoads::default(),
             freed_memory: WaitQueue::default(),
             started_ns,
+            shown_idle_ns: AtomicU64::new(0),
             ends: AtomicU64::new(0),
             created: AtomicU64::new(0),
             namespace,

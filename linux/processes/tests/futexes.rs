@@ -200,6 +200,21 @@ fn an_owner_that_ends_before_its_wake_up_wakes_a_waiter() {
 }
 
 #[test]
+fn a_thread_that_waits_for_a_wake_up_gets_no_lock() {
+    let program = Program::new()
+        .creates_thread()
+        .sleeps(1)
+        .futex(WORD, linux::FUTEX_CMP_REQUEUE_PI, 1, 5, LOCK, 0)
+        .returns(-22)
+        .has(LOCK, 0)
+        .futex(WORD, linux::FUTEX_WAKE, 1, 0, 0, 0)
+        .returns(1)
+        .syscall(linux::__NR_pause, &[]);
+    let thread = Program::new().futex(WORD, linux::FUTEX_WAIT, 0, 0, 0, 0).returns(0).exits(0);
+    run(program, thread);
+}
+
+#[test]
 fn requeued_threads_get_the_lock() {
     for holds in [false, true] {
         let mut program = Program::new().creates_thread().sleeps(1);

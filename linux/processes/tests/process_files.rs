@@ -181,3 +181,23 @@ fn a_sibling_is_the_parent_s_child() {
     let sibling = Program::new().syscall(linux::__NR_getppid, &[]).returns(1).exits(5);
     run(program, child, sibling);
 }
+
+#[test]
+fn a_wait_by_a_descriptor_that_does_not_block_returns_eagain() {
+    let waits = |options: u32| [linux::P_PIDFD.into(), 3, RESULT, options.into(), 0];
+    let program = Program::new().syscall(linux::__NR_fork, &[]).if_zero(CHILD, 0);
+    let program = program
+        .syscall(linux::__NR_pidfd_open, &[2, linux::O_NONBLOCK.into()])
+        .returns(3)
+        .syscall(linux::__NR_waitid, &waits(linux::WEXITED))
+        .returns(-11)
+        .syscall(linux::__NR_waitid, &waits(linux::WEXITED | linux::WNOHANG))
+        .returns(0);
+    let program = sleeps(program, 9)
+        .syscall(linux::__NR_waitid, &waits(linux::WEXITED))
+        .returns(0)
+        .syscall(linux::__NR_waitid, &waits(linux::WEXITED))
+        .returns(-10)
+        .exits(0);
+    run(program, sleeps(Program::new(), 5).exits(0), Program::new());
+}

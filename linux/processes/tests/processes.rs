@@ -185,6 +185,67 @@ fn a_handler_runs_on_its_frame_and_returns_to_the_program() {
     assert_eq!(cell.run(&["/program"]), EXITED);
 }
 
+/// The steps with which a handler returns: the address of the restorer is on the stack, and it calls `rt_sigreturn`.
+fn returns_from_handler(program: Program) -> Program {
+    let program = program.step(|processor| {
+        processor.registers().rsp += 8;
+        Ok(())
+    });
+    program.syscall(linux::__NR_rt_sigreturn, &[])
+}
+
+#[test]
+fn a_frame_with_a_wrong_state_returns_to_the_program_and_raises_sigsegv_there() {
+    /// The offset of the pointer to the processor state in a frame: `uc_mcontext.fpstate`.
+    const STATE_POINTER: u64 = 8 + 40 + 184;
+    let cell = Cell::new();
+    let (first, second) = (CODE + 9 * STEP_SIZE, CODE + 12 * STEP_SIZE);
+    let handles = |program: Program, signal: Signal, handler| {
+        let program = program.store(DATA, &action(handler, u64::from(linux::SA_SIGINFO), 0));
+        program.syscall(linux::__NR_rt_sigaction, &[signal.number().into(), DATA, 0, 8]).returns(0)
+    };
+    let program = handles(handles(Program::new(), Signal::SIGUSR1, first), Signal::SIGSEGV, second)
+        .syscall(linux::__NR_kill, &[1, Signal::SIGUSR1.number().into()])
+        .expect(DATA + 0x100, b"segv")
+        .exits(0)
+        .step(|processor| {
+            let pointer = processor.registers().rsp + STATE_POINTER;
+            processor.store(pointer, &0x1000_u64.to_le_bytes())
+        });
+    let program = returns_from_handler(program).store(DATA + 0x100, b"segv");
+    cell.install("/program", returns_from_handler(program));
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
+fn a_signal_without_room_for_its_frame_becomes_sigsegv() {
+    let cell = Cell::new();
+    let handler = CODE + 10 * STEP_SIZE;
+    let stack: Vec<u8> = [0x1000_u64, 0, 0x2000].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let handles = |program: Program, signal: Signal, flags: u32| {
+        let program = program.store(DATA, &action(handler, u64::from(linux::SA_SIGINFO | flags), 0));
+        program.syscall(linux::__NR_rt_sigaction, &[signal.number().into(), DATA, 0, 8]).returns(0)
+    };
+    let program = Program::new().store(DATA, &stack).syscall(linux::__NR_sigaltstack, &[DATA, 0]).returns(0);
+    let program = handles(handles(program, Signal::SIGUSR1, linux::SA_ONSTACK), Signal::SIGSEGV, 0)
+        .syscall(linux::__NR_kill, &[1, Signal::SIGUSR1.number().into()])
+        .step(|processor| {
+            assert_eq!(processor.registers().rdi, Signal::SIGSEGV.number().into());
+            Ok(())
+        })
+        .exits(0);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
+fn the_upper_half_of_the_number_of_a_call_does_not_count() {
+    let cell = Cell::new();
+    let program = Program::new().call(7 << 32 | u64::from(linux::__NR_getpid), [0; 6]).returns(1).exits(0);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
 #[test]
 fn a_sleep_ends_at_its_time_and_a_signal_interrupts_it() {
     let cell = Cell::new();
@@ -245,6 +306,56 @@ fn threads_share_memory_and_a_join_waits_for_the_cleared_word() {
     cell.install("/program", program);
     assert_eq!(cell.run(&["/program"]), EXITED);
     assert_eq!(cell.system.futexes.waiter_count(), 0);
+}
+
+/// A child that shares the table of descriptors with its parent.
+fn clones_with_files(program: Program, child: u64) -> Program {
+    let flags = u64::from(linux::CLONE_FILES | linux::SIGCHLD);
+    program.syscall(linux::__NR_clone, &[flags, 0, 0, 0, 0]).if_zero(CODE, child)
+}
+
+#[test]
+fn a_shared_table_of_descriptors_outlives_each_of_its_processes() {
+    let cell = Cell::new();
+    let child = 11;
+    let program = clones_with_files(Program::new().syscall(linux::__NR_eventfd2, &[0, 0]).returns(3), child)
+        .syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0])
+        .returns(2)
+        // Its own descriptor, and the child's.
+        .syscall(linux::__NR_fcntl, &[3, linux::F_GETFD.into()])
+        .returns(0)
+        .syscall(linux::__NR_fcntl, &[4, linux::F_GETFD.into()])
+        .returns(0)
+        .exits(0)
+        .syscall(linux::__NR_dup, &[3])
+        .returns(4)
+        .exits(0);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
+fn unshare_ends_the_sharing_of_descriptors_and_directories() {
+    let cell = Cell::new();
+    let child = 11;
+    let program = Program::new()
+        .syscall(linux::__NR_unshare, &[linux::CLONE_NEWPID.into()])
+        .returns(-22)
+        .syscall(linux::__NR_unshare, &[0])
+        .returns(0);
+    let program = clones_with_files(program, child)
+        .syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0])
+        .returns(2)
+        .syscall(linux::__NR_fcntl, &[3, linux::F_GETFD.into()])
+        .returns(-9)
+        .exits(0)
+        .syscall(linux::__NR_unshare, &[(linux::CLONE_FILES | linux::CLONE_FS).into()])
+        .returns(0)
+        .syscall(linux::__NR_eventfd2, &[0, 0])
+        .returns(3)
+        .exits(0);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
 }
 
 #[test]

@@ -66,8 +66,8 @@ macro_rules! calls {
 
         /// Dispatches a call.
         async fn dispatch(thread: &mut Thread, number: u64, words: [u64; 6]) -> CallResult {
-            // A number beyond 32 bits is no call's, and must not become one.
-            match u32::try_from(number).unwrap_or(u32::MAX) {
+            // As in Linux since 5.14, the upper half of RAX does not count.
+            match number as u32 {
                 $(numbers::$number => {
                     let [$($parameter,)* ..] = words;
                     calls!(@run thread, $path, ($($parameter),*) $([$kind])?)
@@ -347,6 +347,8 @@ calls! {
     __NR_readlinkat(directory, path, buffer, len) => files::readlinkat [wait];
     __NR_fchmodat(directory, path, mode) => files::fchmodat [wait];
     __NR_faccessat(directory, path, mode) => files::faccessat [wait];
+    #[doc = "CLONE_FILES and CLONE_FS only."]
+    __NR_unshare(flags) => processes::unshare;
     __NR_pselect6(count, readable, writable, exceptional, timeout, mask) => files::pselect6 [wait];
     __NR_ppoll(list, count, timeout, mask, len) => files::ppoll [wait];
     __NR_set_robust_list(head, len) => identity::set_robust_list;

@@ -14,8 +14,9 @@ use crate::thread::Thread;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use isola_linux_abi::numbers::{
-    __WALL, __WCLONE, __WNOTHREAD, AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, CLONE_PARENT_SETTID,
-    CLONE_PIDFD, CLONE_VFORK, CLONE_VM, P_ALL, P_PGID, P_PID, P_PIDFD, SIGCHLD, WCONTINUED, WEXITED, WNOHANG,
+    __WALL, __WCLONE, __WNOTHREAD, AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, CLONE_FILES, CLONE_FS,
+    CLONE_PARENT_SETTID,
+    CLONE_PIDFD, CLONE_VFORK, CLONE_VM, P_ALL, P_PGID, P_PID, P_PIDFD, SIGCHLD, WCONTINUED, WEXITED, WNOHANG, O_NONBLOCK,
     WNOWAIT, WSTOPPED, WUNTRACED,
 };
 
@@ -205,9 +206,14 @@ pub async fn waitid(
     if options & !KNOWN != 0 || options & (WEXITED | WSTOPPED | WCONTINUED) == 0 {
         return Err(Errno::EINVAL);
     }
+    let mut is_nonblocking = false;
     let selector = match kind {
         P_ALL => ChildSelector::Any,
-        P_PIDFD => ChildSelector::Process(super::process_files::process_of(thread, id as i32)?.pid),
+        P_PIDFD => {
+            let file = thread.files.get(id as i32)?;
+            is_nonblocking = file.flags() & O_NONBLOCK != 0;
+            ChildSelector::Process(super::process_files::process_of(thread, id as i32)?.pid)
+        }
         P_PID if id > 0 => ChildSelector::Process(id),
         P_PGID if id == 0 => ChildSelector::Group(thread.system.family.lock().group(thread.process.pid)?),
         P_PGID => ChildSelector::Group(id),
@@ -219,7 +225,11 @@ pub async fn waitid(
         continued: options & WCONTINUED != 0,
         keeps: options & WNOWAIT != 0,
     };
-    let child = wait(thread, selector, wanted, options & WNOHANG != 0).await?;
+    let returns_at_once = options & WNOHANG != 0;
+    let child = wait(thread, selector, wanted, returns_at_once || is_nonblocking).await?;
+    if child.is_none() && !returns_at_once {
+        return Err(Errno::EAGAIN);
+    }
     if info != 0 {
         let bytes = child.as_ref().map_or([0; INFO_LEN], |child| {
             let (code, status) = child.status.code_and_status();
@@ -234,6 +244,35 @@ pub async fn waitid(
         thread.memory.write_bytes(resources, &bytes).await?;
     }
     Ok(0)
+}
+
+pub fn unshare(thread: &mut Thread, flags: u32) -> CallResult {
+    if flags & !(CLONE_FILES | CLONE_FS) != 0 {
+        return Err(unsupported(thread, &alloc::format!("unshare with flags {flags:#x}"), Errno::EINVAL));
+    }
+    if flags & CLONE_FILES != 0 {
+        unshare_files(thread);
+    }
+    if flags & CLONE_FS != 0 && Arc::strong_count(&thread.view) > 1 {
+        thread.view = Arc::new(thread.view.fork());
+        show_of_first_thread(thread);
+    }
+    Ok(0)
+}
+
+/// Gives the thread a table of descriptors of its own.
+pub(super) fn unshare_files(thread: &mut Thread) {
+    if Arc::strong_count(&thread.files) > 1 {
+        thread.files = Arc::new(thread.files.fork());
+        show_of_first_thread(thread);
+    }
+}
+
+/// Updates what the process's directory in `/proc` shows: the files of the first thread.
+fn show_of_first_thread(thread: &Thread) {
+    if thread.state.tid() == thread.process.pid {
+        thread.process.show(&thread.files, &thread.view);
+    }
 }
 
 /// Waits for a child.

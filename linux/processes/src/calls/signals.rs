@@ -277,6 +277,9 @@ async fn return_from_handler(thread: &mut Thread) -> CallResult {
     let address = SavedContext::address(now.rsp);
     let bytes = thread.memory.read_bytes::<{ SavedContext::BYTES }>(address).await?;
     let saved = SavedContext::from_bytes(&bytes, &now);
+    // Before anything can fail, as in Linux: a handler of SIGSEGV returns to where the signal came, and not to this call.
+    *thread.registers() = saved.registers;
+    thread.state.signals.lock().blocked = saved.mask;
     let state_len = thread.user.extended_state().len();
     if saved.state_address != 0 {
         let mut state = alloc::vec![0; state_len];
@@ -285,9 +288,7 @@ async fn return_from_handler(thread: &mut Thread) -> CallResult {
         thread.user.set_extended_state(&state).map_err(|_| Errno::EFAULT)?;
     }
     let alternate = AlternateStack::from_bytes(&saved.alternate);
-    *thread.registers() = saved.registers;
     let mut signals = thread.state.signals.lock();
-    signals.blocked = saved.mask;
     if let Ok(alternate) = alternate
         && !signals.alternate.contains(saved.registers.rsp)
     {

@@ -201,7 +201,7 @@ impl Futexes {
     /// (`FUTEX_CMP_REQUEUE_PI`).
     ///
     /// # Errors
-    /// [`Errno::EAGAIN`] if the word of `from` is another; [`Errno::EINVAL`] if a waiter expects another lock; those of
+    /// [`Errno::EAGAIN`] if the word of `from` is another; [`Errno::EINVAL`] if a waiter expects another lock or none; those of
     /// [`Self::lock`].
     pub fn requeue_to_lock(
         &self,
@@ -221,14 +221,13 @@ impl Futexes {
                 return Err(Errno::EAGAIN);
             }
             while requeued.woken + requeued.moved <= moves {
-                let is_next = |waiter: &super::Waiter| {
-                    waiter.key == from && matches!(waiter.kind, WaiterKind::Condition(..))
-                };
+                let is_next = |waiter: &super::Waiter| waiter.key == from;
                 let Some(index) = source.waiters.iter().position(is_next) else { break };
-                let WaiterKind::Condition(waiter, lock) = source.waiters[index].kind.clone() else { break };
-                if lock != to {
-                    return if requeued == Requeued::default() { Err(Errno::EINVAL) } else { Ok(requeued) };
-                }
+                let waiter = match source.waiters[index].kind.clone() {
+                    WaiterKind::Condition(waiter, lock) if lock == to => waiter,
+                    _ if requeued == Requeued::default() => return Err(Errno::EINVAL),
+                    _ => break,
+                };
                 let bucket = target.as_deref().unwrap_or(&source);
                 let taken = match bucket.try_lock(to, waiter.tid, word, true, &is_alive) {
                     Err(error) if requeued == Requeued::default() => return Err(error),

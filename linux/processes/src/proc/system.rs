@@ -266,7 +266,9 @@ pub(super) fn loadavg(system: &System) -> String {
 }
 
 pub(super) fn uptime(system: &System) -> String {
+    // A core that is not halted yet looks idle between two threads; the time never goes back for readers.
     let idle_ns: u64 = core_times(system).iter().map(|time| time.idle_ns).sum();
+    let idle_ns = system.shown_idle_ns.fetch_max(idle_ns, Ordering::Relaxed).max(idle_ns);
     let shown = |ns: u64| format!("{}.{:02}", ns / SECOND, ns % SECOND / 10_000_000);
     format!("{} {}\n", shown(system.environment.monotonic_ns()), shown(idle_ns))
 }

@@ -1,6 +1,7 @@
 //! Calls on descriptors: `dup`, `fcntl`, `ioctl`, pipes.
 
 use crate::Errno;
+use crate::calls::processes::unshare_files;
 use crate::calls::sockets::write_interfaces;
 use crate::calls::{CallResult, unsupported};
 use crate::thread::Thread;
@@ -45,8 +46,8 @@ pub fn close_range(thread: &mut Thread, first: u32, last: u32, flags: u32) -> Ca
     if flags & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
         return Err(Errno::EINVAL);
     }
-    if flags & CLOSE_RANGE_UNSHARE != 0 && Arc::strong_count(&thread.files) > 1 {
-        thread.files = Arc::new(thread.files.fork());
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        unshare_files(thread);
     }
     if flags & CLOSE_RANGE_CLOEXEC != 0 {
         thread.files.close_range_on_exec(first, last)?;
