@@ -2,6 +2,7 @@
 
 use crate::error::BenchError;
 use crate::figure::Group;
+use crate::groups::grid::Experiment;
 use crate::linux::kernel::Kernel;
 use crate::session::Plan;
 use std::time::Duration;
@@ -44,6 +45,9 @@ pub struct Cli {
     /// The Linux guest's kernel; with backports, groups without such a guest are skipped
     #[arg(long, value_enum, default_value_t = Kernel::Stable)]
     kernel: Kernel,
+    /// Repeats one experiment of the group `grid` only: for trials, as its figures are not all of the group's
+    #[arg(long, value_enum, conflicts_with = "publish")]
+    experiment: Option<Experiment>,
     /// Publishes the figures in benches/README.md and README.md, with their raw data in benches/data; needs a tree
     /// without uncommitted changes, a quiet host and five runs
     #[arg(long)]
@@ -85,7 +89,7 @@ impl Cli {
     /// Returns the number of runs and the length of the loads.
     pub fn plan(&self) -> Plan {
         let (runs, seconds) = if self.quick { (1, 1) } else { (self.runs, 4) };
-        Plan { runs, load: Duration::from_secs(seconds), kernel: self.kernel, publish: self.publish }
+        Plan { runs, load: Duration::from_secs(seconds), kernel: self.kernel, publish: self.publish, experiment: self.experiment }
     }
 
     /// Rejects publication of figures from too few runs.
@@ -104,7 +108,11 @@ impl Cli {
         let plan = self.plan();
         let quick = if self.quick { " --quick".to_owned() } else { format!(" --runs {}", plan.runs) };
         let kernel = if self.kernel.is_stable() { "" } else { " --kernel backports" };
-        format!("cargo xtask bench {}{quick}{kernel}", group.name())
+        let experiment = match self.experiment {
+            Some(experiment) if group == Group::Grid => format!(" --experiment {}", experiment.name()),
+            _ => String::new(),
+        };
+        format!("cargo xtask bench {}{quick}{kernel}{experiment}", group.name())
     }
 }
 
@@ -123,6 +131,14 @@ mod tests {
         let of = |line: &[&str]| Cli::parse_from(line).groups();
         assert_eq!(of(&["bench"]), Group::ALL);
         assert_eq!(of(&["bench", "kv", "boot", "kv"]), [Group::Boot, Group::Kv]);
+    }
+
+    #[test]
+    fn one_experiment_cannot_be_published() {
+        let line = ["bench", "grid", "--experiment", "together"];
+        let cli = Cli::parse_from(line);
+        assert_eq!(cli.line(Group::Grid), "cargo xtask bench grid --runs 5 --experiment together");
+        assert!(Cli::try_parse_from(line.into_iter().chain(["--publish"])).is_err());
     }
 
     #[test]

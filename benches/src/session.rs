@@ -1,6 +1,7 @@
 //! Programs, images and the Linux guest, which all groups need; and machines made of them.
 
 use crate::error::BenchError;
+use crate::groups::grid::Experiment;
 use crate::figure::{Group, GuestProgram};
 use crate::instructions::Plugin;
 use crate::linux::kernel::Kernel;
@@ -49,6 +50,8 @@ pub struct Plan {
     pub kernel: Kernel,
     /// Whether the figures will be published, so that each run waits for a quiet host.
     pub publish: bool,
+    /// The only experiment of the group `grid` to repeat; `None`: all of them.
+    pub experiment: Option<Experiment>,
 }
 
 /// The system on a machine.

@@ -6,7 +6,7 @@ mod cell;
 mod colocation;
 mod connections;
 mod elastic;
-mod grid;
+pub mod grid;
 mod kv;
 mod library;
 mod linux;

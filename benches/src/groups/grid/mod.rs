@@ -62,17 +62,57 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
     .into()
 }
 
+/// An experiment of the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Experiment {
+    /// Shares of the processor
+    Processor,
+    /// Shares of the network
+    Network,
+    /// Shares of the disk
+    Disk,
+    /// Cycles that no message has
+    Overhead,
+    /// Instructions of a request
+    Requests,
+    /// Three services on one core, and the latency of a light one
+    Together,
+}
+
+impl Experiment {
+    /// All of them, in their order.
+    const ALL: [Self; 6] =
+        [Self::Processor, Self::Network, Self::Disk, Self::Overhead, Self::Requests, Self::Together];
+
+    /// Returns the name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Processor => "processor",
+            Self::Network => "network",
+            Self::Disk => "disk",
+            Self::Overhead => "overhead",
+            Self::Requests => "requests",
+            Self::Together => "together",
+        }
+    }
+}
+
 /// Takes one run of a system.
 pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
     let volume = HostVolume::make(processor::FILE, &[b'f'; processor::FILE_LEN])?;
-    processor::run(session, &volume, system, record)?;
-    network::run(session, system, record)?;
-    disk::run(session, &volume, system, record)?;
-    if system == System::Isola {
-        overhead::run(session, record)?;
-        requests::run(record)?;
+    let only = session.plan.experiment;
+    for experiment in Experiment::ALL.into_iter().filter(|one| only.is_none_or(|only| only == *one)) {
+        match experiment {
+            Experiment::Processor => processor::run(session, &volume, system, record)?,
+            Experiment::Network => network::run(session, system, record)?,
+            Experiment::Disk => disk::run(session, &volume, system, record)?,
+            Experiment::Overhead if system == System::Isola => overhead::run(session, record)?,
+            Experiment::Requests if system == System::Isola => requests::run(record)?,
+            Experiment::Overhead | Experiment::Requests => {}
+            Experiment::Together => together::run(session, system, record)?,
+        }
     }
-    together::run(session, system, record)
+    Ok(())
 }
 
 /// Records the greatest value of all runs, of the figures of shares.
