@@ -50,6 +50,12 @@ impl Tag {
         Self(self.0.saturating_add(scale.of(cost)))
     }
 
+    /// Returns the tag that lies `cost` earlier on that scale.
+    #[inline]
+    pub fn before(self, cost: u64, scale: Scale) -> Self {
+        Self(self.0.saturating_sub(scale.of(cost)))
+    }
+
     /// Returns the tag with a cost of `actual` in place of `charged`.
     pub fn corrected(self, charged: u64, actual: u64, scale: Scale) -> Self {
         Self(self.0.saturating_add(scale.of(actual)).saturating_sub(scale.of(charged)))

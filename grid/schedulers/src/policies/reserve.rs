@@ -15,7 +15,8 @@
 //! In an interval of length T, a member with a limit gets at most the limit times T plus 1 ms, and one request.
 //!
 //! Unlike in the paper, share tags are those of start-time fair queueing ([`super::wfq`]) instead of real time shifted
-//! at each activation, so members without reservation and limit are served as `wfq` serves them.
+//! at each activation, so members without reservation and limit are served as `wfq` serves them, but without its credit:
+//! a reservation is the means here.
 
 use super::Members;
 use crate::order::Order;

@@ -7,7 +7,11 @@
 //! A cost is needed only after the service, so the policy suits processor time. For two members that both wait
 //! throughout an interval, the difference of their services, each divided by the member's weight, is at most the sum of
 //! their largest requests divided by their weights, whatever the capacity and the other members do (theorem 1 there). A
-//! member that pauses saves nothing up: its next start tag is not before the virtual time.
+//! member that pauses saves up no more than [`CREDIT`] requests: its next start tag is not before the virtual time less
+//! their cost. So requests of a light member that arrive together are served together, instead of one for each request
+//! of every busy member; that makes the bound of the difference greater by these requests. Requests longer than the
+//! average of all members count as an average one: the delay of the others does not grow with the requests of the one
+//! that paused.
 //!
 //! When nothing is left to serve, the virtual time becomes the largest finish tag, as in the paper, if the caller knows
 //! that no request is in service and reports it. Otherwise the policy treats idle times as if they did not exist.
@@ -18,6 +22,9 @@ use crate::policy::{Choice, Entity, Head, InService, Phase, Policy, WaitFor};
 use crate::tag::{Scale, Tag};
 use isola_abi::grid::Entitlement;
 
+/// The number of requests for which a member that pauses saves up unused service.
+pub const CREDIT: u64 = 4;
+
 /// Divides the service in proportion to the weights of the active members.
 #[derive(Debug, Default)]
 pub struct Wfq {
@@ -27,6 +34,10 @@ pub struct Wfq {
     virtual_time: Tag,
     /// The largest finish tag so far.
     latest: Tag,
+    /// The virtual time at the end of the last busy period: nothing is saved up from before.
+    began: Tag,
+    /// The average cost of a request.
+    average: Average,
 }
 
 #[derive(Debug)]
@@ -38,21 +49,44 @@ struct Member {
     /// Whether it has become active since it was last served, with a start tag not after the virtual time: it has used
     /// less than its share.
     had_share: bool,
+    /// The average cost of its requests.
+    average: Average,
+}
+
+/// A moving average of costs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Average(u64);
+
+impl Average {
+    #[inline]
+    fn add(&mut self, cost: u64) {
+        self.0 = self.0 - self.0 / 8 + cost / 8;
+    }
+}
+
+impl Member {
+    /// Returns the start tag after a pause.
+    #[inline]
+    fn start_after_pause(&self, start: Tag, virtual_time: Tag, began: Tag, average: Average) -> Tag {
+        let saved = self.average.0.min(average.0).saturating_mul(CREDIT);
+        start.max(began).max(virtual_time.before(saved, self.scale))
+    }
 }
 
 impl Policy for Wfq {
     fn set(&mut self, entity: Entity, entitlement: &Entitlement) {
         let scale = Scale::of_weight(entitlement.weight);
         let start = self.virtual_time;
-        self.members.get_or_add(entity, || Member { scale, start, active: false, had_share: false }).scale =
-            scale;
+        let average = Average::default();
+        let add = || Member { scale, start, active: false, had_share: false, average };
+        self.members.get_or_add(entity, add).scale = scale;
     }
 
     #[inline]
     fn activate(&mut self, entity: Entity, _head: Head, _now_ns: u64) {
         let Some(member) = self.members.get_mut(entity) else { return };
         member.had_share = member.start <= self.virtual_time;
-        member.start = member.start.max(self.virtual_time);
+        member.start = member.start_after_pause(member.start, self.virtual_time, self.began, self.average);
         member.active = true;
         self.order.insert(member.start, entity);
     }
@@ -81,13 +115,16 @@ impl Policy for Wfq {
         wait_for: WaitFor,
         _now_ns: u64,
     ) -> bool {
-        let virtual_time = self.virtual_time;
+        let (virtual_time, began, average) = (self.virtual_time, self.began, self.average);
         let Some(member) = self.members.get_mut(entity) else { return false };
         let start = match service {
             InService::Uncharged { cost, .. } => member.start.after(cost, member.scale),
             InService::Charged { charged, cost } => member.start.corrected(charged, cost, member.scale),
         };
-        let own = if member.active { start } else { start.max(virtual_time) };
+        let own = match member.active {
+            true => start,
+            false => member.start_after_pause(start, virtual_time, began, average),
+        };
         let Some(first) = self.order.first_other(entity).filter(|other| *other < (own, entity)) else {
             return false;
         };
@@ -103,6 +140,8 @@ impl Policy for Wfq {
         self.latest = self.latest.max(member.start);
         member.active = next.is_some();
         member.had_share = false;
+        member.average.add(cost);
+        self.average.add(cost);
         if member.active {
             self.order.insert(member.start, entity);
         }
@@ -122,12 +161,14 @@ impl Policy for Wfq {
     fn charge(&mut self, entity: Entity, cost: u64) {
         let Some(member) = self.members.get_mut(entity) else { return };
         if !member.active {
-            member.start = member.start.max(self.virtual_time);
+            member.start =
+                member.start_after_pause(member.start, self.virtual_time, self.began, self.average);
         }
         self.correct(entity, 0, cost, Phase::Share);
     }
 
     fn idle(&mut self) {
         self.virtual_time = self.latest;
+        self.began = self.latest;
     }
 }

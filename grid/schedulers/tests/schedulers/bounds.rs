@@ -98,6 +98,51 @@ fn wfq_serves_a_client_within_its_share_no_later_than_one_request_of_each_other_
     }
 }
 
+/// Requests of a light client that arrive together wait for one request of each busy client, not for one each.
+#[test]
+fn wfq_serves_a_burst_of_a_light_client_together() {
+    let (mut scheduler, ids) = flat(PolicyKind::Wfq, &[weight(500), weight(330), weight(170)]);
+    let mut arrivals = backlog(1, 4_000, || 1_000);
+    arrivals.extend(backlog(2, 4_000, || 1_000));
+    let bursts = 100;
+    for burst in 1..=bursts {
+        // A sixteenth of the capacity, of which the client is entitled to half.
+        arrivals
+            .extend((0..4).map(|_| Arrival { at_ns: burst * 64_000, job: Job { client: 0, cost: 1_000 } }));
+    }
+    let services = serve(&mut scheduler, &ids, arrivals, Costs::Unknown, u64::MAX);
+    let light: Vec<usize> =
+        services.iter().enumerate().filter(|(_, one)| one.job.client == 0).map(|(index, _)| index).collect();
+    // The first bursts come before the average costs are known.
+    let together = light.chunks(4).skip(10).filter(|burst| burst[3] - burst[0] == 3).count();
+    assert_eq!(together as u64, bursts - 10, "each burst is served without others in between");
+}
+
+/// An attack: a client that sleeps to save up service, and then requests much.
+#[test]
+fn wfq_gives_a_client_that_sleeps_no_more_than_its_share_and_the_credit() {
+    for cost in [100, 1_000, 50_000] {
+        let (mut scheduler, ids) = flat(PolicyKind::Wfq, &[weight(100), weight(100)]);
+        let mut arrivals = backlog(1, 20_000, || 1_000);
+        let (period_ns, waves) = (1_000_000, 15);
+        for wave in 1..=waves {
+            let job = Job { client: 0, cost };
+            arrivals.extend((0..300_000 / cost).map(|_| Arrival { at_ns: wave * period_ns, job }));
+        }
+        let services = serve(&mut scheduler, &ids, arrivals, Costs::Unknown, waves * period_ns);
+        for wave in 1..waves {
+            let is_of_wave = |one: &&Service| one.job.client == 0 && one.arrived_ns == wave * period_ns;
+            let end_ns = services.iter().filter(is_of_wave).map(|one| one.ended_ns).max().unwrap();
+            let within =
+                |one: &&Service| (wave * period_ns..=end_ns).contains(&(one.ended_ns - one.job.cost));
+            let [asleep, busy] = totals(services.iter().filter(within), 2)[..] else { panic!("two clients") };
+            // Requests above the average of all count as average ones.
+            let bound = 4 * cost.min(15_000) + 2 * cost + 2_000;
+            assert!(asleep <= busy + bound, "{cost}: {asleep} beside {busy} in wave {wave}: more by {bound}");
+        }
+    }
+}
+
 #[test]
 fn wfq_divides_by_weight_also_where_costs_differ() {
     let (mut scheduler, ids) = flat(PolicyKind::Wfq, &[weight(500), weight(330), weight(170)]);
