@@ -277,8 +277,27 @@ pub struct ActivityUsage {
     pub cycles: u64,
     /// The number of events that ran.
     pub events: u64,
+    /// What was moved for it.
+    pub traffic: ActivityTraffic,
     /// The activity's memory; `None` if it has a parent.
     pub memory: Option<ActivityMemory>,
+}
+
+/// The bytes that devices have moved for an activity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActivityTraffic {
+    /// The bytes of received frames, from the Ethernet header on.
+    pub received_bytes: u64,
+    /// The bytes of sent frames.
+    pub sent_bytes: u64,
+    /// Completed reads of block devices.
+    pub reads: u64,
+    /// The bytes of these.
+    pub read_bytes: u64,
+    /// Completed writes to block devices.
+    pub writes: u64,
+    /// The bytes of these.
+    pub written_bytes: u64,
 }
 
 /// The direction of a frame.

@@ -32,8 +32,9 @@ mod records;
 mod trace;
 
 pub use facts::{
-    ActivityMemory, ActivityUsage, AnswerRecord, CaptureSpec, Connection, CounterName, Direction,
-    FrameFilter, FrameHead, GridClient, GridEntitlement, GridSettings, MemoryUse, PartialSum, Query,
+    ActivityMemory, ActivityTraffic, ActivityUsage, AnswerRecord, CaptureSpec, Connection, CounterName,
+    Direction, FrameFilter, FrameHead, GridClient, GridEntitlement, GridSettings, MemoryUse, PartialSum,
+    Query,
 };
 pub use processes::{MAX_COMMAND, ProcessState, ProcessUsage};
 pub use profile::{MAX_SAMPLE_DEPTH, ProfileRecord, ProfileSpec, SampleAccount, SampleBatch, StackSample};

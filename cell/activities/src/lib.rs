@@ -24,14 +24,17 @@ extern crate alloc;
 
 mod registry;
 mod table;
+mod traffic;
 
 pub use registry::{
     MAX_DEPTH, PRIVATE_NAME_LEN, Private, counted_by, counters, end, generation, list, name_of, named,
-    parent_of, private, register, register_under, rename, start, usage_of,
+    parent_of, private, register, register_under, rename, start, traffic_of_ended, usage_of,
 };
+pub use traffic::{TrafficCounters, traffic};
 
 use core::fmt;
 use isola_abi::id::ActivityId;
+use isola_abi::query::ActivityTraffic;
 
 /// The default activity: the application's start, and all events that descend from it without another.
 pub const APPLICATION: ActivityId = ActivityId(0);
@@ -81,18 +84,22 @@ pub struct Usage {
     pub cycles: u64,
     /// Number of events that ran.
     pub events: u64,
+    /// What devices have moved for the activity.
+    pub traffic: ActivityTraffic,
 }
 
 impl Usage {
     fn add(&mut self, other: Usage) {
         self.cycles = self.cycles.wrapping_add(other.cycles);
         self.events = self.events.wrapping_add(other.events);
+        self.traffic = traffic::combined(self.traffic, other.traffic, u64::wrapping_add);
     }
 
     fn since(self, earlier: Usage) -> Usage {
         Usage {
             cycles: self.cycles.wrapping_sub(earlier.cycles),
             events: self.events.wrapping_sub(earlier.events),
+            traffic: traffic::combined(self.traffic, earlier.traffic, u64::wrapping_sub),
         }
     }
 }

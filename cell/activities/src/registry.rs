@@ -4,6 +4,7 @@
 //! none.
 
 use crate::table::GrowingTable;
+use crate::traffic::{TrafficCounters, combined};
 use crate::{APPLICATION, Activity, ActivityError, INFRASTRUCTURE, Usage};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -12,6 +13,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 use isola_abi::id::ActivityId;
 use isola_abi::ledger::{ACTIVITY_NAME_LEN, ActivityRecord, ActivityReport, Generation, SlotGeneration};
+use isola_abi::query::ActivityTraffic;
 use isola_ebbs::{CellEbb, Representative, platform};
 use spin::Mutex;
 
@@ -27,11 +29,13 @@ pub const PRIVATE_NAME_LEN: usize = 64;
 /// registrations.
 const SPARE_ENTRIES: usize = 64;
 
-struct Registry {
+pub(crate) struct Registry {
     /// Private activities: entry `n` has the id `ledger slots + n`.
     entries: GrowingTable<Entry>,
     /// The counters of private activities, by core slot. Only the core itself writes them.
     counters: Box<[GrowingTable<ActivityReport>]>,
+    /// The traffic of all activities by id, by core slot.
+    pub traffic: Box<[GrowingTable<TrafficCounters>]>,
     tree: Mutex<Tree>,
 }
 
@@ -55,6 +59,8 @@ struct Tree {
     fresh_slot: usize,
     /// Free ledger slots, in the order of their release: a freed slot stays free for as long as possible.
     free_slots: VecDeque<usize>,
+    /// The traffic of activities without a parent that have ended.
+    ended: ActivityTraffic,
 }
 
 #[derive(Default)]
@@ -68,9 +74,9 @@ struct Node {
     children: u32,
     /// Whether it was ended, and remains for its children.
     has_ended: bool,
-    /// The usage of earlier activities of a private entry.
+    /// The usage of earlier activities of a private entry; their traffic only, of a slot of the ledger.
     before: Usage,
-    /// The usage of a private activity's ended children.
+    /// The usage of ended children. Of an activity of the ledger, only their traffic is missing in its own counters.
     ended_children: Usage,
 }
 
@@ -105,12 +111,13 @@ impl Representative for Registry {
         Self {
             entries: GrowingTable::new(),
             counters: (0..core_slots).map(|_| GrowingTable::new()).collect(),
+            traffic: (0..core_slots).map(|_| GrowingTable::new()).collect(),
             tree: Mutex::new(Tree { fresh_slot: 2, ..Tree::default() }),
         }
     }
 }
 
-fn registry() -> &'static Registry {
+pub(crate) fn registry() -> &'static Registry {
     &REGISTRY
 }
 
@@ -128,6 +135,7 @@ pub fn register(name: &str) -> Result<ActivityId, ActivityError> {
     let registry = registry();
     let mut tree = registry.tree.lock();
     if let Some(activity) = tree.add_to_ledger(name) {
+        tree.node(activity).before.traffic = registry.traffic_at(activity);
         return Ok(activity);
     }
     registry.add_private(&mut tree, name, None, APPLICATION)
@@ -180,14 +188,17 @@ pub fn end(activity: ActivityId) -> bool {
         if let Some(index) = private_index(activity) {
             let mut usage = registry.counted(index).since(before);
             usage.add(ended_children);
-            if let Some(parent) = parent {
-                tree.node(parent).ended_children.add(usage);
+            match parent {
+                Some(parent) => tree.node(parent).ended_children.add(usage),
+                None => tree.add_ended(usage.traffic),
             }
             if let Some(entry) = registry.entries.get(index) {
                 entry.generation.free();
             }
             tree.free.push_back(index);
         } else if let Some(record) = platform().ledger().record(activity) {
+            let own = combined(registry.traffic_at(activity), before.traffic, u64::wrapping_sub);
+            tree.add_ended(combined(own, ended_children.traffic, u64::wrapping_add));
             record.generation.free();
             tree.free_slots.push_back(activity.index());
         }
@@ -215,6 +226,12 @@ pub fn rename(activity: ActivityId, name: &str) {
 /// Returns the usage of an activity, its descendants' included; the default if it does not exist.
 pub fn usage_of(activity: ActivityId) -> Usage {
     list().into_iter().find(|listed| listed.id == activity).map(|listed| listed.usage).unwrap_or_default()
+}
+
+/// Returns the traffic of the activities without a parent that have ended, and of those that were below them. With that
+/// of the others, it is all traffic that was counted.
+pub fn traffic_of_ended() -> ActivityTraffic {
+    registry().tree.lock().ended
 }
 
 /// Returns the generation of an activity's slot or entry: another activity of that id has another.
@@ -253,7 +270,13 @@ pub fn list() -> Vec<Activity> {
     for id in all() {
         let node = tree.find(id);
         let usage = match (platform().ledger().record(id), private_index(id), node) {
-            (Some(record), ..) => usage_in_ledger(id, record),
+            (Some(record), ..) => {
+                let mut usage = usage_in_ledger(id, record);
+                let (before, ended) = node.map(|node| (node.before, node.ended_children)).unwrap_or_default();
+                let own = combined(registry.traffic_at(id), before.traffic, u64::wrapping_sub);
+                usage.traffic = combined(own, ended.traffic, u64::wrapping_add);
+                usage
+            }
             (None, Some(index), Some(node)) => {
                 let mut usage = registry.counted(index).since(node.before);
                 usage.add(node.ended_children);
@@ -270,10 +293,13 @@ pub fn list() -> Vec<Activity> {
         activities.iter().enumerate().map(|(index, activity)| (activity.id, index)).collect();
     for index in (0..activities.len()).rev() {
         let Activity { parent, usage, .. } = activities[index];
-        // The ledger has the usage of its activities' descendants already.
-        let private_parent = parent.filter(|parent| private_index(*parent).is_some());
-        if let Some(above) = private_parent.and_then(|parent| index_of.get(&parent)) {
-            activities[*above].usage.add(usage);
+        let Some(parent) = parent else { continue };
+        let Some(&above) = index_of.get(&parent) else { continue };
+        let above = &mut activities[above].usage;
+        match private_index(parent) {
+            Some(_) => above.add(usage),
+            // The ledger has the usage of its activities' descendants already, apart from traffic.
+            None => above.traffic = combined(above.traffic, usage.traffic, u64::wrapping_add),
         }
     }
     activities
@@ -351,9 +377,19 @@ impl Registry {
             sum.add(Usage {
                 cycles: counters.cycles.load(Ordering::Relaxed),
                 events: counters.events.load(Ordering::Relaxed),
+                ..Usage::default()
             });
         }
+        sum.traffic = id_of(index).map(|activity| self.traffic_at(activity)).unwrap_or_default();
         sum
+    }
+
+    /// Returns the traffic of an id by all activities that have had it.
+    fn traffic_at(&self, activity: ActivityId) -> ActivityTraffic {
+        let of_cores = self.traffic.iter().filter_map(|of_core| of_core.get(activity.0));
+        of_cores.fold(ActivityTraffic::default(), |sum, counters| {
+            combined(sum, counters.read(), u64::wrapping_add)
+        })
     }
 }
 
@@ -364,6 +400,10 @@ impl Entry {
 }
 
 impl Tree {
+    fn add_ended(&mut self, traffic: ActivityTraffic) {
+        self.ended = combined(self.ended, traffic, u64::wrapping_add);
+    }
+
     /// Registers an activity in the ledger, if it has a free slot.
     fn add_to_ledger(&mut self, name: &str) -> Option<ActivityId> {
         let records = platform().ledger().records();
@@ -458,6 +498,9 @@ fn usage_in_ledger(activity: ActivityId, record: &ActivityRecord) -> Usage {
     let before = Usage {
         cycles: record.before.cycles.load(Ordering::Relaxed),
         events: record.before.events.load(Ordering::Relaxed),
+        ..Usage::default()
     };
-    Usage { cycles: used.cycles.into_inner(), events: used.events.into_inner() }.since(before)
+    let used =
+        Usage { cycles: used.cycles.into_inner(), events: used.events.into_inner(), ..Usage::default() };
+    used.since(before)
 }

@@ -1,9 +1,11 @@
 //! The tree of activities, and their number.
 
 use isola_abi::id::ActivityId;
+use isola_abi::query::ActivityTraffic;
 use isola_activities::{
     APPLICATION, ActivityError, INFRASTRUCTURE, MAX_DEPTH, PRIVATE_NAME_LEN, Usage, counters, end,
-    generation, list, name_of, named, parent_of, private, register, register_under, rename, start, usage_of,
+    generation, list, name_of, named, parent_of, private, register, register_under, rename, start, traffic,
+    traffic_of_ended, usage_of,
 };
 use isola_ebbs::platform;
 use isola_hosted::Settings;
@@ -26,6 +28,7 @@ fn exists(activity: ActivityId) -> bool {
 
 /// Uses cycles for an activity on this core, as the accounting does.
 fn work(activity: ActivityId, cycles: u64) {
+    traffic(activity, 0).unwrap().count(ActivityTraffic { received_bytes: cycles, ..Default::default() });
     let add = |activity: ActivityId| {
         counters(activity, 0).unwrap().cycles.fetch_add(cycles, Ordering::Relaxed);
     };
@@ -148,7 +151,7 @@ fn activities_nest_to_a_limit() {
         assert_eq!(register_under(above, "too deep"), Err(ActivityError::TooDeep));
         work(above, 7);
         assert!(
-            list().iter().filter(|one| one.usage == Usage { cycles: 7, events: 0 }).count() as u32
+            list().iter().filter(|one| (one.usage.cycles, one.usage.events) == (7, 0)).count() as u32
                 > MAX_DEPTH
         );
     });
@@ -207,6 +210,7 @@ struct Expected {
 /// Plays a history in a cell, and compares the registry with a model after each step.
 fn play(steps: &[Step]) {
     let mut model = BTreeMap::<ActivityId, Expected>::new();
+    let mut all = 0;
     for step in steps {
         let ids: Vec<ActivityId> = model.keys().copied().collect();
         let chosen = |number: usize| ids.get(number % ids.len().max(1)).copied();
@@ -227,6 +231,7 @@ fn play(steps: &[Step]) {
             Step::Work(number, cycles) => {
                 let mut above = chosen(number);
                 above.inspect(|activity| work(*activity, cycles));
+                all += above.map_or(0, |_| cycles);
                 while let Some(activity) = above {
                     let expected = model.get_mut(&activity).unwrap();
                     expected.cycles += cycles;
@@ -249,10 +254,16 @@ fn play(steps: &[Step]) {
         let found: BTreeMap<ActivityId, (Option<ActivityId>, u64)> = list()
             .into_iter()
             .filter(|one| one.id != APPLICATION && one.id != INFRASTRUCTURE)
-            .map(|one| (one.id, (one.parent, one.usage.cycles)))
+            .map(|one| {
+                assert_eq!(one.usage.traffic.received_bytes, one.usage.cycles, "{:?}", one.id);
+                (one.id, (one.parent, one.usage.cycles))
+            })
             .collect();
         let expected = model.iter().map(|(id, one)| (*id, (one.parent, one.cycles))).collect();
         assert_eq!(found, expected);
+        let of_present =
+            found.values().filter(|(parent, _)| parent.is_none()).map(|(_, used)| used).sum::<u64>();
+        assert_eq!(of_present + traffic_of_ended().received_bytes, all, "all traffic is an activity's");
     }
 }
 

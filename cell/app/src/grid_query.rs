@@ -121,6 +121,7 @@ fn answer_activities(answer: Answer, most: usize) {
             name: name_of(id),
             cycles: usage.cycles,
             events: usage.events,
+            traffic: usage.traffic,
             memory: parent.is_none().then(|| memory_of(id)),
         }))
     });

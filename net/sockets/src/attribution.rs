@@ -15,8 +15,10 @@
 //! activities is charged to [`INFRASTRUCTURE`].
 
 use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::id::ActivityId;
-use isola_ebbs::cycles;
+use isola_activities::{TrafficCounters, traffic};
+use isola_ebbs::{current_core, cycles};
 use isola_events::activity::{INFRASTRUCTURE, charge_all_to, charge_piece, charge_until};
 use isola_events::current_activity;
 use isola_net_stack::Owner;
@@ -28,6 +30,8 @@ pub(crate) struct Attribution {
     first: Cell<u64>,
     piece: Cell<u64>,
     works_for: Cell<WorksFor>,
+    received: FrameBytes,
+    sent: FrameBytes,
 }
 
 /// The activities for which the running event works.
@@ -42,7 +46,13 @@ enum WorksFor {
 
 impl Attribution {
     pub fn new() -> Self {
-        Self { first: Cell::new(0), piece: Cell::new(0), works_for: Cell::new(WorksFor::None) }
+        Self {
+            first: Cell::new(0),
+            piece: Cell::new(0),
+            works_for: Cell::new(WorksFor::None),
+            received: FrameBytes::new(|counters| &counters.received_bytes),
+            sent: FrameBytes::new(|counters| &counters.sent_bytes),
+        }
     }
 
     /// Begins the first piece of an event, which is charged to [`INFRASTRUCTURE`] until an activity is known. Returns
@@ -69,6 +79,18 @@ impl Attribution {
         if self.works_for.get() == WorksFor::Several {
             self.next_piece();
         }
+    }
+
+    /// Counts the bytes of a received frame of `owner`.
+    #[inline]
+    pub fn count_received(&self, owner: Owner, bytes: u64) {
+        self.received.add(owner, bytes);
+    }
+
+    /// Counts the bytes of a frame that `owner` sends.
+    #[inline]
+    pub fn count_sent(&self, owner: Owner, bytes: u64) {
+        self.sent.add(owner, bytes);
     }
 
     /// Charges this piece to `owner`.
@@ -105,6 +127,44 @@ impl Attribution {
         }
         self.works_for.set(WorksFor::Several);
         charge_piece(piece, now, activity);
+    }
+}
+
+/// The bytes of frames in a direction, counted for the activities of their owners on this core. The counter of the last
+/// owner is kept: most frames have the same owner as the one before.
+struct FrameBytes {
+    owner: Cell<Owner>,
+    counter: Cell<&'static AtomicU64>,
+    counter_of: fn(&'static TrafficCounters) -> &'static AtomicU64,
+}
+
+/// Counts the frames of activities for whose counters the cell has no memory.
+static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
+
+impl FrameBytes {
+    fn new(counter_of: fn(&'static TrafficCounters) -> &'static AtomicU64) -> Self {
+        let bytes = Self { owner: Cell::new(Owner::UNKNOWN), counter: Cell::new(&UNCOUNTED), counter_of };
+        bytes.change(Owner::UNKNOWN);
+        bytes
+    }
+
+    #[inline]
+    fn add(&self, owner: Owner, bytes: u64) {
+        if self.owner.get() != owner {
+            self.change(owner);
+        }
+        let counter = self.counter.get();
+        // Only this core writes it.
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change(&self, owner: Owner) {
+        let core = current_core().0 as usize;
+        let counters = traffic(activity_of(owner), core).or_else(|| traffic(INFRASTRUCTURE, core));
+        self.counter.set(counters.map_or(&UNCOUNTED, self.counter_of));
+        self.owner.set(owner);
     }
 }
 

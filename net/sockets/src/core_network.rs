@@ -270,10 +270,12 @@ impl CoreNetwork {
         // Borrowed only here: the code between device and stack may use the network itself.
         let mut stack = self.stack.borrow_mut();
         let Some(stack) = stack.as_mut() else { return };
-        if received.len() > batch.max_len
+        let len = received.len();
+        if len > batch.max_len
             && let Some(reason) = self.refusal(stack, &received)
         {
             count_dropped(reason, 1);
+            self.attribution.count_received(stack.owner_of(&received.frame), len as u64);
             return;
         }
         let ReceivedFrame { frame, rest, checksum } = received;
@@ -288,7 +290,9 @@ impl CoreNetwork {
         while let Some(whole) = stack.take_reassembled() {
             device::forward_reassembled(whole);
         }
-        self.attribution.charge(stack.owner());
+        let owner = stack.owner();
+        self.attribution.count_received(owner, len as u64);
+        self.attribution.charge(owner);
     }
 
     /// Returns the memory of a sent frame's head to the stack.

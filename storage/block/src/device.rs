@@ -9,7 +9,7 @@ use crate::error::BlockError;
 use crate::follower;
 use crate::parts::{self, halves};
 use crate::request::{Operation, Part, Request};
-use crate::usage::{BlockUsage, Usages};
+use crate::usage::{BlockUsage, Usages, count};
 use crate::waiting::{Next, Waiting};
 use alloc::boxed::Box;
 use alloc::rc::{Rc, Weak};
@@ -432,6 +432,7 @@ impl Shared {
             let mut usages = self.usages.borrow_mut();
             let usage = usages.of(operation.activity, operation.generation);
             usage.add(request.as_ref(), bytes, device_ns, ahead);
+            count(operation.activity, operation.generation, request.as_ref(), bytes);
         }
         self.finish(&operation, request, outcome);
     }

@@ -3,7 +3,9 @@
 use alloc::collections::BTreeMap;
 use isola_abi::id::ActivityId;
 use isola_abi::ledger::Generation;
-use isola_activities::generation;
+use isola_abi::query::ActivityTraffic;
+use isola_activities::{APPLICATION, generation, traffic};
+use isola_ebbs::current_core;
 use isola_platform::block::BlockRequest;
 
 /// The use of a device by an activity, in requests to the device.
@@ -60,6 +62,23 @@ impl Usages {
         let ended = self.of_latest.iter().filter(|(activity, (of, _))| generation(**activity) != *of);
         ended.for_each(|(_, (_, usage))| sum.include(usage));
         sum
+    }
+}
+
+/// Counts a completed request as traffic of its activity, or of [`APPLICATION`] if that has ended.
+pub(crate) fn count(activity: ActivityId, then: Generation, request: Option<&BlockRequest>, bytes: u64) {
+    let traffic_of_request = match request {
+        Some(BlockRequest::Read { .. }) => {
+            ActivityTraffic { reads: 1, read_bytes: bytes, ..Default::default() }
+        }
+        Some(BlockRequest::Write { .. }) => {
+            ActivityTraffic { writes: 1, written_bytes: bytes, ..Default::default() }
+        }
+        _ => return,
+    };
+    let owner = if generation(activity) == then { activity } else { APPLICATION };
+    if let Some(counters) = traffic(owner, current_core().0 as usize) {
+        counters.count(traffic_of_request);
     }
 }
 

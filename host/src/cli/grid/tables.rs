@@ -17,10 +17,17 @@ pub(super) fn activities_text(answer: &QueryAnswer) -> String {
             human::count(activity.cycles),
             format!("{share:.1}%"),
             human::count(activity.events),
+            ByteSize(activity.traffic.received_bytes).to_string(),
+            ByteSize(activity.traffic.sent_bytes).to_string(),
+            ByteSize(activity.traffic.read_bytes).to_string(),
+            ByteSize(activity.traffic.written_bytes).to_string(),
             memory_text(activity.memory.as_ref()),
         ]
     });
-    let mut text = table(&["ACTIVITY", "CYCLES", "SHARE", "EVENTS", "MEMORY"], rows);
+    let mut text = table(
+        &["ACTIVITY", "CYCLES", "SHARE", "EVENTS", "RECEIVED", "SENT", "READ", "WRITTEN", "MEMORY"],
+        rows,
+    );
     text.push('\n');
     let more = answer.activity_count.saturating_sub(answer.activities.len() as u64);
     if more > 0 {

@@ -67,6 +67,7 @@ pub(super) fn activities_answer(cycles: u64) -> QueryAnswer {
         name: name.into(),
         cycles,
         events: cycles / 100,
+        traffic: isola_abi::query::ActivityTraffic::default(),
         memory: parent.is_none().then_some(ActivityMemory {
             charged_bytes: 4096,
             budget: MemoryBudget { soft: Some(1 << 20), hard: Some(2 << 20) },

@@ -3,7 +3,9 @@
 use crate::query::{Extent, QueryAnswer};
 use isola_abi::grid::ActivityRule;
 use isola_abi::grid::Entitlement;
-use isola_abi::query::{ActivityMemory, ActivityUsage, GridClient, GridEntitlement, GridSettings, MemoryUse};
+use isola_abi::query::{
+    ActivityMemory, ActivityTraffic, ActivityUsage, GridClient, GridEntitlement, GridSettings, MemoryUse,
+};
 use serde::Serialize;
 
 /// The grid of a cell: `grid show`, `grid set`.
@@ -228,17 +230,46 @@ pub struct ActivityUsageView {
     pub cycles: u64,
     /// The number of their events.
     pub events: u64,
+    /// What devices have moved for them.
+    #[serde(flatten)]
+    pub traffic: ActivityTrafficView,
     /// Their memory; null if there is an activity above it.
     pub memory: Option<ActivityMemoryView>,
+}
+
+/// What devices have moved for an activity.
+#[derive(Clone, Debug, Serialize)]
+pub struct ActivityTrafficView {
+    /// The bytes of received frames.
+    pub received_bytes: u64,
+    /// The bytes of sent frames.
+    pub sent_bytes: u64,
+    /// The number of completed reads of block devices.
+    pub reads: u64,
+    /// The bytes of these.
+    pub read_bytes: u64,
+    /// The number of completed writes to block devices.
+    pub writes: u64,
+    /// The bytes of these.
+    pub written_bytes: u64,
+}
+
+impl ActivityTrafficView {
+    fn new(traffic: &ActivityTraffic) -> Self {
+        let &ActivityTraffic { received_bytes, sent_bytes, reads, read_bytes, writes, written_bytes } =
+            traffic;
+        Self { received_bytes, sent_bytes, reads, read_bytes, writes, written_bytes }
+    }
 }
 
 impl ActivitiesView {
     /// Creates the JSON form of a cell's answer.
     pub fn new(cell: &str, answer: &QueryAnswer) -> Self {
         let activities = answer.activities.iter().map(|usage| {
-            let ActivityUsage { activity, parent, name, cycles, events, memory } = usage.clone();
+            let ActivityUsage { activity, parent, name, cycles, events, traffic, memory } = usage.clone();
             let memory = memory.as_ref().map(ActivityMemoryView::new);
-            ActivityUsageView { activity, parent, name, cycles, events, memory }
+            let traffic = ActivityTrafficView::new(&traffic);
+            ActivityUsageView { activity, parent, name, cycles, events, traffic, memory }
         });
         Self {
             cell: cell.to_owned(),

@@ -5,10 +5,10 @@ use isola_abi::grid::{
 };
 use isola_abi::id::ActivityId;
 use isola_abi::query::{
-    ActivityMemory, ActivityUsage, AnswerPiece, AnswerRecord, Answers, Connection, CounterName, Direction,
-    FRAMES_BYTES, FrameHead, GridClient, GridEntitlement, GridSettings, Line, MemoryUse, Period, PeriodBatch,
-    PeriodKind, ProcessState, ProcessUsage, ProfileRecord, Queries, Query, Ring, SampleAccount, SampleBatch,
-    StackSample, TraceActivity, TraceBegin, TraceRecord, TraceSite,
+    ActivityMemory, ActivityTraffic, ActivityUsage, AnswerPiece, AnswerRecord, Answers, Connection,
+    CounterName, Direction, FRAMES_BYTES, FrameHead, GridClient, GridEntitlement, GridSettings, Line,
+    MemoryUse, Period, PeriodBatch, PeriodKind, ProcessState, ProcessUsage, ProfileRecord, Queries, Query,
+    Ring, SampleAccount, SampleBatch, StackSample, TraceActivity, TraceBegin, TraceRecord, TraceSite,
 };
 use std::num::NonZeroU32;
 
@@ -199,6 +199,11 @@ fn activities(most: u32) -> Vec<AnswerRecord> {
             name: name.into(),
             cycles,
             events: cycles / 100,
+            traffic: ActivityTraffic {
+                received_bytes: cycles << 10,
+                sent_bytes: 3 << 20,
+                ..Default::default()
+            },
             memory: parent.is_none().then(memory),
         }))
     };

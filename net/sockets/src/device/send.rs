@@ -25,6 +25,7 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
     let mut frames = Vec::new();
     while let Some(frame) = stack.poll_transmit(now) {
         let owner = stack.owner();
+        NETWORK.attribution.count_sent(owner, frame.len() as u64);
         NETWORK.attribution.charge(owner);
         frames.push((owner, frame));
         NETWORK.attribution.next_piece();
@@ -74,8 +75,14 @@ impl CoreQueue {
         }
         self.send_all(|outbox| {
             attribution.next_stage();
-            while stack.transmit_next(now, |frame| outbox.push(frame)) {
-                attribution.charge(stack.owner());
+            let mut len = 0;
+            while stack.transmit_next(now, |frame| {
+                len = frame.len();
+                outbox.push(frame);
+            }) {
+                let owner = stack.owner();
+                attribution.count_sent(owner, len as u64);
+                attribution.charge(owner);
                 if !stack.may_transmit() || (has_policy && !outbox.waiting.is_empty()) {
                     break;
                 }
@@ -98,6 +105,7 @@ impl CoreQueue {
             attribution.next_stage();
             while let Some(frame) = stack.poll_transmit(now) {
                 let owner = stack.owner();
+                attribution.count_sent(owner, frame.len() as u64);
                 attribution.charge(owner);
                 push(owner, frame);
                 attribution.next_piece();
