@@ -7,6 +7,7 @@ use isola::events::{self, Event, Placement, spawn_task, spawn_task_for};
 use isola::grid::{DISK, Entitlement, PROCESSOR, PolicyKind, Rate, Weight};
 use isola::prelude::*;
 use isola_abi::id::ActivityId;
+use isola_abi::query::ActivityTraffic;
 use isola_ebbs::platform;
 use isola_linux_files::ConsoleOutput;
 use isola_linux_memory::BoxFuture;
@@ -133,6 +134,10 @@ impl Activities for CellActivities {
 
     fn cycles(&self, activity: ActivityId) -> u64 {
         activity::activity_usage(activity).cycles
+    }
+
+    fn traffic(&self, activity: Option<ActivityId>) -> ActivityTraffic {
+        activity::activity_usage(activity.unwrap_or(APPLICATION)).traffic
     }
 
     fn set_share(&self, activity: ActivityId, resource: SharedResource, share: Share) {

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::id::ActivityId;
+use isola_abi::query::ActivityTraffic;
 use isola_linux_memory::BoxFuture;
 use isola_linux_vdso::ClockPage;
 
@@ -106,6 +107,9 @@ pub trait Activities: Send + Sync {
 
     /// Returns the cycles of an activity, those of the activities below it included.
     fn cycles(&self, activity: ActivityId) -> u64;
+
+    /// Returns the bytes that devices have moved for an activity and those below it; `None` is that of the application.
+    fn traffic(&self, activity: Option<ActivityId>) -> ActivityTraffic;
 
     /// Sets the share of a resource that an activity gets while others want it, too.
     fn set_share(&self, activity: ActivityId, resource: SharedResource, share: Share);

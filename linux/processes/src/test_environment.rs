@@ -8,6 +8,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use isola_abi::id::ActivityId;
+use isola_abi::query::ActivityTraffic;
 use isola_linux_memory::BoxFuture;
 
 struct TestEnvironment;
@@ -86,6 +87,10 @@ impl Activities for TestEnvironment {
 
     fn cycles(&self, _: ActivityId) -> u64 {
         0
+    }
+
+    fn traffic(&self, _: Option<ActivityId>) -> ActivityTraffic {
+        ActivityTraffic::default()
     }
 
     fn set_share(&self, _: ActivityId, _: SharedResource, _: Share) {}

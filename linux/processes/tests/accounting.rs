@@ -3,6 +3,7 @@
 mod common;
 
 use common::{CODE, Cell, DATA, Steps};
+use isola_abi::query::ActivityTraffic;
 use isola_linux_abi::numbers as linux;
 use isola_linux_processes::cgroup::cgroup_file_system;
 use isola_linux_processes::{Errno, ExitStatus};
@@ -222,6 +223,25 @@ fn a_process_moves_to_a_group_whose_activity_is_its_parent() {
     assert_eq!(all[0].cycles + all[group].cycles, cell.cycles());
     assert_eq!(cell.read_file("/sys/fs/cgroup/batch/cgroup.events").unwrap(), "populated 0\nfrozen 0\n");
     cell.remove_directory("/sys/fs/cgroup/batch").unwrap();
+}
+
+#[test]
+fn io_stat_has_the_requests_to_devices_of_a_group() {
+    let cell = cell_with_groups();
+    cell.make_directory("/sys/fs/cgroup/batch").unwrap();
+    let read = || cell.read_file("/sys/fs/cgroup/batch/io.stat").unwrap();
+    assert_eq!(read(), "", "without requests there is no line, as in Linux");
+    let traffic = ActivityTraffic {
+        reads: 3,
+        read_bytes: 12_288,
+        writes: 2,
+        written_bytes: 8_192,
+        ..Default::default()
+    };
+    cell.environment.grid.count_traffic("cgroup batch", traffic);
+    assert_eq!(read(), "254:0 rbytes=12288 wbytes=8192 rios=3 wios=2 dbytes=0 dios=0\n");
+    cell.environment.grid.count_traffic("application", traffic);
+    assert_eq!(cell.read_file("/sys/fs/cgroup/io.stat").unwrap(), read());
 }
 
 #[test]
@@ -508,6 +528,7 @@ fn files_of_proc_show_the_use_of_a_process() {
     let shown = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let system = cell.system.clone();
     let kept = shown.clone();
+    let environment = cell.environment.clone();
     let read = move |path: &str| {
         use isola_linux_files::{Caller, CallerIds, Credentials, DescriptorTable, View};
         let view = View::new(system.namespace.clone());
@@ -524,6 +545,9 @@ fn files_of_proc_show_the_use_of_a_process() {
         .store(DATA, b"x")
         .syscall(linux::__NR_write, &[1, DATA, 1])
         .step(move |_| {
+            let traffic =
+                ActivityTraffic { read_bytes: 4_096, written_bytes: 512, ..ActivityTraffic::default() };
+            environment.grid.count_traffic("1 program", traffic);
             let paths =
                 ["stat", "status", "io", "cgroup", "oom_score_adj", "smaps_rollup", "sched", "task/1/stat"];
             let system = ["loadavg", "stat", "uptime", "meminfo", "cpuinfo", "vmstat"];
@@ -563,7 +587,7 @@ fn files_of_proc_show_the_use_of_a_process() {
         status.contains("\nGid:\t0\t0\t0\t0\n") && status.contains("\nCpus_allowed_list:\t0-2\n"),
         "{status}"
     );
-    assert!(io.contains("wchar: 1\nsyscr: 0\nsyscw: 1\n"), "{io}");
+    assert!(io.contains("wchar: 1\nsyscr: 0\nsyscw: 1\nread_bytes: 4096\nwrite_bytes: 512\n"), "{io}");
     assert_eq!((cgroup.as_str(), adjustment.as_str()), ("0::/\n", "0\n"));
     assert!(rollup.contains("[rollup]\nRss:"), "{rollup}");
     assert!(sched.contains("se.load.weight : 32\n"), "{sched}");

@@ -200,6 +200,74 @@ fn the_bytes_that_activities_have_sent_are_all_that_the_device_has_sent() {
     talk(1, Loss::Never, server, client);
 }
 
+/// Returns the bytes of frames that the device has received and sent.
+fn of_device() -> [u64; 2] {
+    let network = &platform().report().network;
+    [&network.received_bytes, &network.sent_bytes].map(|counter| counter.load(Ordering::Relaxed))
+}
+
+/// Returns the bytes of frames that all activities have received and sent.
+fn of_activities() -> [u64; 2] {
+    let present = isola_activities::list().into_iter().filter(|one| one.parent.is_none());
+    let all = present.map(|one| one.usage.traffic).chain([isola_activities::traffic_of_ended()]);
+    all.fold([0; 2], |[received, sent], one| [received + one.received_bytes, sent + one.sent_bytes])
+}
+
+#[test]
+fn each_frame_counts_for_its_activity_in_both_directions() {
+    const UPLOAD: u64 = 300_000;
+    const DOWNLOAD: u64 = 500_000;
+    let server = || async {
+        let receives = |mut stream: TcpStream| async move {
+            assert_eq!(read_exactly(&mut stream, UPLOAD as usize).await.len() as u64, UPLOAD);
+            stream.write(IoBuf::from_static(b"done").into()).await.unwrap();
+            stream.shutdown();
+        };
+        let sends = |mut stream: TcpStream| async move {
+            for _ in 0..DOWNLOAD / 10_000 {
+                stream.write(IoBuf::copy_from_slice(&[7; 10_000]).into()).await.unwrap();
+            }
+            stream.shutdown();
+        };
+        let receiver = register_activity("receiver").unwrap();
+        charge_to(receiver);
+        let receiving = listen(7, 8, receives).unwrap();
+        let sender = register_activity("sender").unwrap();
+        charge_to(sender);
+        let sending = listen(8, 8, sends).unwrap();
+        charge_to(APPLICATION);
+        let traffic = |activity| isola_events::activity_usage(activity).traffic;
+        while traffic(receiver).received_bytes < UPLOAD || traffic(sender).sent_bytes < DOWNLOAD {
+            assert_eq!(of_activities(), of_device());
+            sleep(Duration::from_millis(1)).await;
+        }
+        let (up, down) = (traffic(receiver), traffic(sender));
+        // Headers and acknowledgements are far less than the data.
+        assert!(
+            (UPLOAD..UPLOAD * 5 / 4).contains(&up.received_bytes) && up.sent_bytes < UPLOAD / 4,
+            "{up:?}"
+        );
+        assert!((DOWNLOAD..DOWNLOAD * 5 / 4).contains(&down.sent_bytes), "{down:?}");
+        assert!(down.received_bytes > 0 && down.received_bytes < DOWNLOAD / 4, "{down:?}");
+        sleep(Duration::from_millis(20)).await;
+        drop((receiving, sending));
+        // The bytes of an activity that ends remain in the sum.
+        isola_events::end_activity(receiver);
+        assert!(isola_activities::traffic_of_ended().received_bytes >= UPLOAD);
+        assert_eq!(of_activities(), of_device());
+    };
+    let client = || async {
+        let mut up = dial(7).await;
+        up.write(IoBuf::copy_from_slice(&vec![1; UPLOAD as usize / 3]).into()).await.unwrap();
+        up.write(IoBuf::copy_from_slice(&vec![2; UPLOAD as usize / 3]).into()).await.unwrap();
+        up.write(IoBuf::copy_from_slice(&vec![3; UPLOAD as usize / 3]).into()).await.unwrap();
+        assert_eq!(read_exactly(&mut up, 4).await, b"done");
+        let mut down = dial(8).await;
+        assert_eq!(read_exactly(&mut down, DOWNLOAD as usize).await.len() as u64, DOWNLOAD);
+    };
+    talk(1, Loss::Never, server, client);
+}
+
 /// A handler that takes long, and counts its requests.
 struct Busy;
 

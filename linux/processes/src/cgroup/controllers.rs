@@ -122,6 +122,13 @@ pub(super) const CONTROLLER_FILES: &[GroupFile] = &[
         }),
     },
     GroupFile {
+        name: "io.stat",
+        controller: Some(Controller::Io),
+        on_root: true,
+        read: Some(device_use),
+        write: None,
+    },
+    GroupFile {
         name: "io.max",
         controller: Some(Controller::Io),
         on_root: false,
@@ -182,6 +189,18 @@ fn bytes(group: &Group, frames: impl FnOnce(&GroupMemory) -> u64) -> String {
         UNLIMITED => "max\n".into(),
         frames => format!("{}\n", frames * PAGE_SIZE),
     }
+}
+
+/// The requests to all block devices of the cell together, which have the number of the first virtio device.
+fn device_use(system: &System, group: &Arc<Group>) -> String {
+    let traffic = system.environment.activities().traffic(group.activity());
+    if traffic.reads + traffic.writes == 0 {
+        return String::new();
+    }
+    format!(
+        "254:0 rbytes={} wbytes={} rios={} wios={} dbytes=0 dios=0\n",
+        traffic.read_bytes, traffic.written_bytes, traffic.reads, traffic.writes
+    )
 }
 
 /// The exact cycles of the group's activity, of which those of ring 3 are counted by thread.

@@ -258,13 +258,18 @@ pub(super) fn schedule(system: &System, process: &Process) -> String {
 }
 
 /// `rchar` to `syscw` count calls that read and write; the devices' bytes are not counted by process.
-pub(super) fn file_use(_: &System, process: &Process) -> String {
+/// Reads and writes of block devices are those of the process's activity. Written blocks count when they are written
+/// back.
+pub(super) fn file_use(system: &System, process: &Process) -> String {
+    let own = process.control.account().and_then(|account| account.own_activity());
+    let moved = own.map(|own| system.environment.activities().traffic(Some(own))).unwrap_or_default();
     let used = &process.control.files;
     let [read, written, reads, writes] = [&used.read_bytes, &used.written_bytes, &used.reads, &used.writes]
         .map(|counter| counter.load(Ordering::Relaxed));
     format!(
-        "rchar: {read}\nwchar: {written}\nsyscr: {reads}\nsyscw: {writes}\nread_bytes: 0\nwrite_bytes: 0\n\
-         cancelled_write_bytes: 0\n"
+        "rchar: {read}\nwchar: {written}\nsyscr: {reads}\nsyscw: {writes}\nread_bytes: {}\nwrite_bytes: {}\n\
+         cancelled_write_bytes: 0\n",
+        moved.read_bytes, moved.written_bytes
     )
 }
 

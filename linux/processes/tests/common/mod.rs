@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use isola_abi::id::ActivityId;
+use isola_abi::query::ActivityTraffic;
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{CallerIds, Credentials as FileCredentials, DescriptorTable, OpenFile};
 use isola_linux_files::{
@@ -149,6 +150,7 @@ pub struct TestActivity {
     /// Its own cycles, and those of ended activities below.
     pub cycles: u64,
     pub has_ended: bool,
+    pub traffic: ActivityTraffic,
     pub processor: Share,
     pub disk: Share,
 }
@@ -157,6 +159,12 @@ impl TestActivities {
     /// Returns all activities, the first of which is the application's.
     pub fn all(&self) -> Vec<TestActivity> {
         self.0.lock().unwrap().clone()
+    }
+
+    /// Counts traffic for the latest activity with a name.
+    pub fn count_traffic(&self, name: &str, traffic: ActivityTraffic) {
+        let mut all = self.0.lock().unwrap();
+        all.iter_mut().rev().find(|activity| activity.name == name).unwrap().traffic = traffic;
     }
 
     /// Returns the latest activity with a name.
@@ -211,6 +219,10 @@ impl Activities for TestActivities {
             std::iter::successors(Some(id), |id| all[*id].parent).any(|above| above == activity.index())
         };
         (0..all.len()).filter(|id| !all[*id].has_ended && below(*id)).map(|id| all[id].cycles).sum()
+    }
+
+    fn traffic(&self, activity: Option<ActivityId>) -> ActivityTraffic {
+        self.0.lock().unwrap()[activity.map_or(0, ActivityId::index)].traffic
     }
 
     fn set_share(&self, activity: ActivityId, resource: SharedResource, share: Share) {
