@@ -26,10 +26,12 @@ pub struct TrafficCounters {
 /// Returns the counters of an activity on a core slot, the calling core's; `None` if the activity does not exist, or the
 /// cell has no memory for them.
 pub fn traffic(activity: ActivityId, core: usize) -> Option<&'static TrafficCounters> {
+    // Creates the predefined activities, if it is the first use.
+    let registry = registry();
     if !generation(activity).is_in_use() {
         return None;
     }
-    registry().traffic.get(core)?.get_or_add(activity.0).ok()
+    registry.traffic.get(core)?.get_or_add(activity.0).ok()
 }
 
 impl TrafficCounters {

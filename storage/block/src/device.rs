@@ -8,6 +8,7 @@
 use crate::error::BlockError;
 use crate::follower;
 use crate::parts::{self, halves};
+use crate::queue_port::{DeviceControl, QueuePort};
 use crate::request::{Operation, Part, Request};
 use crate::usage::{BlockUsage, Usages, count};
 use crate::waiting::{Next, Waiting};
@@ -27,8 +28,8 @@ use isola_events::interrupt::{Interrupt, InterruptError, on_interrupt};
 use isola_events::{Alarm, Instant, current_activity, now, on_vcore_moved, spawn_task_for};
 use isola_iobuf::{Chain, IoBufMut};
 use isola_platform::block::{
-    BlockCompletion, BlockControl, BlockLimits, BlockOutcome, BlockPort, BlockQueue, BlockRefusal,
-    BlockRequest, CompletionsPending, RejectedBlockRequest, Unmap, Writability, WriteCache,
+    BlockCompletion, BlockLimits, BlockOutcome, BlockPort, BlockQueue, BlockRefusal, BlockRequest,
+    CompletionsPending, RejectedBlockRequest, Unmap, Writability, WriteCache,
 };
 use isola_resources::{ClientStatistics, GridResource, Resource};
 use slab::Slab;
@@ -65,7 +66,7 @@ pub struct BlockDevice {
 struct Shared {
     limits: BlockLimits,
     settings: BlockSettings,
-    control: RefCell<Box<dyn BlockControl + Send>>,
+    control: DeviceControl,
     queue: RefCell<Box<dyn BlockQueue + Send>>,
     in_device: RefCell<Slab<Submitted>>,
     waiting: RefCell<Waiting>,
@@ -123,7 +124,7 @@ fn wake_task(device: &Weak<Shared>) -> impl Fn() + 'static {
 }
 
 impl BlockDevice {
-    /// Serves the first queue of a device on the calling core.
+    /// Serves the first queue of a device on the calling core. [`QueuePort`] is for the others.
     ///
     /// # Errors
     /// [`InterruptError::Taken`] if the queue's vector has a handler on this core.
@@ -131,12 +132,17 @@ impl BlockDevice {
     /// # Panics
     /// If the port has no queue: drivers and platforms create none without.
     pub fn start(port: BlockPort, settings: BlockSettings) -> Result<Self, InterruptError> {
-        let BlockPort { limits, control, queues } = port;
-        let queue = queues.into_iter().next().expect("a block device has a queue");
+        let first = QueuePort::divide(port).into_iter().next();
+        Self::serve(first.expect("a block device has a queue"), settings)
+    }
+
+    /// Serves a queue on the calling core.
+    pub(crate) fn serve(port: QueuePort, settings: BlockSettings) -> Result<Self, InterruptError> {
+        let QueuePort { limits, control, queue } = port;
         let shared = Rc::new_cyclic(|device| Shared {
             limits,
             settings,
-            control: RefCell::new(control),
+            control,
             queue: RefCell::new(queue),
             in_device: RefCell::default(),
             waiting: RefCell::new(Waiting::new(settings.resource)),
@@ -200,7 +206,7 @@ impl BlockDevice {
 
     /// Reads the capacity in sectors, which can change.
     pub fn capacity(&self) -> u64 {
-        self.shared.control.borrow_mut().capacity()
+        self.shared.control.capacity()
     }
 
     /// Reads sectors into the data parts of buffers. Each buffer consists of whole logical blocks.

@@ -7,6 +7,7 @@
 //! ```
 //!
 //! - [`BlockDevice`]: a queue of a device, served by the core that started it. Clones are handles of the same queue.
+//! - [`QueuePort`]: one of several queues of a device, for any core.
 //! - [`Request`]: a read, write, flush, discard or fill with zeros. It is submitted when it is first polled, for the
 //!   activity that created it, and continues if it is dropped afterwards.
 //! - [`BlockSettings`]: the time limit, the bounds of waiting requests, and the resource whose policy orders them.
@@ -36,11 +37,13 @@ mod device;
 mod error;
 mod follower;
 mod parts;
+mod queue_port;
 mod request;
 mod usage;
 mod waiting;
 
 pub use device::{BlockDevice, BlockSettings};
 pub use error::BlockError;
+pub use queue_port::QueuePort;
 pub use request::Request;
 pub use usage::BlockUsage;

@@ -74,6 +74,11 @@ fn a_volume_keeps_its_contents_across_cells_and_machines() {
                 && bytes.iter().any(|byte| *byte != 0)
                 && bytes == fs::read(two).unwrap()
         );
+        // With two cores, requests go to a queue for each, where the device has several.
+        let (run, volume) = (["run", "--rm", "--cores", "2", "-v"], mounted[0].as_str());
+        let shared = isola.run(&[&run[..], &[volume, "disks", "fill", "5"]].concat()).ok();
+        let queues = if model == "q35" { 2 } else { 1 };
+        assert!(shared.contains(&format!("8192 sectors and {queues} queues")), "{shared}");
         // Another cell, with the volumes at other devices, and other volumes at theirs.
         let exchanged = [format!("{two}:/two:ro"), format!("{one}:/one")];
         disks(&isola, &exchanged, &["check", "5"]).ok();

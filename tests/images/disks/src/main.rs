@@ -7,6 +7,8 @@
 //! | `limits` | makes requests that the devices or their queues refuse |
 //! | `wait` | opens the devices, and waits until it is stopped |
 //!
+//! The requests of `fill` and `check` go to all queues of a device in turn.
+//!
 //! It waits for completions by interrupts alone: if one were lost, it would not end.
 #![no_std]
 #![no_main]
@@ -43,12 +45,12 @@ async fn main(arguments: Arguments) -> ExitCode {
         let BlockPort { limits, mut control, queues } = port;
         let (sectors, count) = (control.capacity(), queues.len());
         println!("disks: {} at {} has {sectors} sectors and {count} queues", mount.name, mount.path);
-        let mut devices = queues.into_iter().map(|queue| Device::new(queue, limits));
-        let Some(device) = devices.next() else { return ExitCode::FAILURE };
+        let queues: Vec<Device> = queues.into_iter().map(|queue| Device::new(queue, limits)).collect();
+        let Some(first) = queues.first() else { return ExitCode::FAILURE };
         let result = match words.first().copied() {
-            Some("fill") => fill(&device, sectors, seed).await,
-            Some("check") => check(&device, sectors, seed).await,
-            Some("limits") => refusals(&device, sectors).await,
+            Some("fill") => fill(&queues, sectors, seed).await,
+            Some("check") => check(&queues, sectors, seed).await,
+            Some("limits") => refusals(first, sectors).await,
             Some("wait") => Ok(()),
             _ => Err("usage: disks fill SEED | check SEED | limits | wait".into()),
         };
@@ -70,7 +72,7 @@ async fn main(arguments: Arguments) -> ExitCode {
 /// The id of a completed request, its outcome, and the request with its data.
 type Done = (u64, BlockOutcome, Option<BlockRequest>);
 
-/// The first queue of a device.
+/// A queue of a device.
 struct Device {
     queue: Rc<RefCell<Box<dyn BlockQueue + Send>>>,
     limits: BlockLimits,
@@ -134,8 +136,8 @@ fn byte(seed: u64, position: u64) -> u8 {
     (seed ^ position ^ (position >> 9).wrapping_mul(0x9e37_79b9)) as u8
 }
 
-async fn fill(device: &Device, sectors: u64, seed: u64) -> Result<(), String> {
-    for first in (0..sectors).step_by(SECTORS as usize) {
+async fn fill(queues: &[Device], sectors: u64, seed: u64) -> Result<(), String> {
+    for (first, device) in (0..sectors).step_by(SECTORS as usize).zip(queues.iter().cycle()) {
         let len = SECTORS.min(sectors - first) * u64::from(SECTOR_LEN);
         let start = first * u64::from(SECTOR_LEN);
         let bytes: Vec<u8> = (start..start + len).map(|position| byte(seed, position)).collect();
@@ -146,31 +148,44 @@ async fn fill(device: &Device, sectors: u64, seed: u64) -> Result<(), String> {
         from.push_back(IoBuf::copy_from_slice(two));
         device.submit(BlockRequest::Write { sector: first, from }, first).await?;
     }
-    device.finish().await;
-    device.submit(BlockRequest::Flush, u64::MAX).await?;
-    device.finish().await;
-    let done = core::mem::take(&mut *device.done.borrow_mut());
+    finish_all(queues).await;
+    // A flush by one queue holds for the writes of all.
+    queues[0].submit(BlockRequest::Flush, u64::MAX).await?;
+    finish_all(queues).await;
+    let done: Vec<Done> =
+        queues.iter().flat_map(|device| core::mem::take(&mut *device.done.borrow_mut())).collect();
     let expected = sectors.div_ceil(SECTORS) + 1;
     let failed = done.iter().find(|(_, outcome, _)| *outcome != BlockOutcome::Done);
     match failed {
         Some((id, outcome, _)) => Err(format!("the write at sector {id}: {outcome:?}")),
         None if done.len() as u64 != expected => Err(format!("{} of {expected} completed", done.len())),
-        None if device.interrupts.get() == 0 => Err("no interrupt came".into()),
+        None if queues.iter().any(|device| device.interrupts.get() == 0) => {
+            Err("no interrupt of a queue came".into())
+        }
         None => Ok(()),
     }
 }
 
-async fn check(device: &Device, sectors: u64, seed: u64) -> Result<(), String> {
+/// Waits until no request is in flight.
+async fn finish_all(queues: &[Device]) {
+    for device in queues {
+        device.finish().await;
+    }
+}
+
+async fn check(queues: &[Device], sectors: u64, seed: u64) -> Result<(), String> {
     let mut read = 0;
-    for first in (0..sectors).step_by(SECTORS as usize) {
+    for (first, device) in (0..sectors).step_by(SECTORS as usize).zip(queues.iter().cycle()) {
         let len = (SECTORS.min(sectors - first) * u64::from(SECTOR_LEN)) as usize;
         let mut buffer = IoBufMut::with_room(0, len);
         buffer.append(len).ok_or("a buffer has too little room")?;
         device.submit(BlockRequest::Read { sector: first, into: vec![buffer] }, first).await?;
         read += compare(device, seed)?;
     }
-    device.finish().await;
-    read += compare(device, seed)?;
+    finish_all(queues).await;
+    for device in queues {
+        read += compare(device, seed)?;
+    }
     let expected = sectors * u64::from(SECTOR_LEN);
     if read == expected { Ok(()) } else { Err(format!("{read} of {expected} bytes were read")) }
 }
