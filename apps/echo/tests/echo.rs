@@ -3,7 +3,7 @@
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::listen_with;
-use isola_test_cells::{dial, read_exactly, talk};
+use isola_test_cells::{dial, read_exactly, run_server_and_client};
 use std::future::{Future, pending};
 
 const PORT: u16 = 7;
@@ -14,7 +14,7 @@ fn with_server<C: Future<Output = ()> + 'static>(client: fn() -> C) {
         let _listening = listen_with(PORT, 16, |_| isola_echo::Echo::default()).unwrap();
         pending::<()>().await;
     };
-    talk(2, Loss::Never, server, client);
+    run_server_and_client(2, Loss::Never, server, client);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use isola_kv::{
     unix_time,
 };
 use isola_net::{FailReason, StreamError, TcpStream, listen_with};
-use isola_test_cells::{dial, read_exactly, talk};
+use isola_test_cells::{dial, read_exactly, run_server_and_client};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn serve<S, C>(
         server(started).await;
         std::future::pending::<()>().await;
     };
-    talk(1, Loss::Never, serve, client);
+    run_server_and_client(1, Loss::Never, serve, client);
 }
 
 /// Sends text, and checks the answer.

@@ -10,7 +10,7 @@ use isola_net::steering::buckets_per_core;
 use isola_net::tcp::PortListener;
 use isola_net::{TcpStream, listen_with};
 use isola_platform::CoreIndex;
-use isola_test_cells::{TestCell, dial, rotate_flows, run_cells, talk};
+use isola_test_cells::{TestCell, dial, rotate_flows, run_cells, run_server_and_client};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -165,7 +165,7 @@ fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool)
         std::future::pending::<()>().await;
         drop(listening);
     };
-    talk(3, loss, serve, move || converse_all(on));
+    run_server_and_client(3, loss, serve, move || converse_all(on));
     assert!(MOVED.load(Ordering::Relaxed) > 100 * times);
 }
 
@@ -241,7 +241,7 @@ fn a_request_that_waits_for_a_shard_is_executed_after_its_connection_has_migrate
         std::future::pending::<()>().await;
         drop(listening);
     };
-    talk(3, Loss::Never, serve, || async {
+    run_server_and_client(3, Loss::Never, serve, || async {
         let mut clients = Vec::new();
         for me in 0..8 {
             let mut client = Client::dial().await;
@@ -268,7 +268,7 @@ fn talk_to_one_core<F: Future<Output = ()> + 'static>(client: impl FnOnce() -> F
         std::future::pending::<()>().await;
         drop(listening);
     };
-    talk(1, Loss::Never, serve, client);
+    run_server_and_client(1, Loss::Never, serve, client);
 }
 
 /// Waits until the statistic with that name is `expected`.

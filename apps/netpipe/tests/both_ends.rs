@@ -7,7 +7,7 @@ use isola_net::{StreamError, TcpStream, listen_with};
 use isola_netpipe::endpoint::Endpoint;
 use isola_netpipe::round::{Direction, Round};
 use isola_netpipe::{Server, Settings, measure_all};
-use isola_test_cells::{dial, rotate_flows, talk};
+use isola_test_cells::{dial, rotate_flows, run_server_and_client};
 use std::future::{Future, pending};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn with_server<C: Future<Output = ()> + 'static>(client: fn() -> C) {
         let _listening = listen_with(PORT, 4, |_| Server::default()).unwrap();
         pending::<()>().await;
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }
 
 /// Returns all remaining data of a stream.
@@ -100,7 +100,7 @@ fn messages_arrive_while_their_connections_migrate_between_cores() {
         pending::<()>().await;
         drop(listening);
     };
-    talk(3, Loss::Never, server, || async {
+    run_server_and_client(3, Loss::Never, server, || async {
         let directions = [Direction::Both, Direction::ToServer, Direction::ToClient].map(|direction| {
             spawn_task(async move {
                 while !DONE.load(Ordering::Acquire) {

@@ -214,7 +214,7 @@ mod tests {
     use core::future::pending;
     use isola_hosted::Loss;
     use isola_net::listen_with;
-    use isola_test_cells::{dial, talk};
+    use isola_test_cells::{dial, run_server_and_client};
 
     #[test]
     fn a_connection_above_the_limit_is_rejected_and_closed() {
@@ -229,7 +229,7 @@ mod tests {
             pending::<()>().await;
             drop(listening);
         };
-        talk(1, Loss::Never, server, || async {
+        run_server_and_client(1, Loss::Never, server, || async {
             let mut stream = dial(80).await;
             let mut all = Chain::new();
             // This side neither sends nor closes anything.

@@ -7,7 +7,7 @@ use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::listen_with;
 use isola_proves::proves;
-use isola_test_cells::{dial, talk};
+use isola_test_cells::{dial, run_server_and_client};
 use std::future::pending;
 
 #[proves(
@@ -20,7 +20,7 @@ fn a_client_with_an_unwanted_body_gets_the_response() {
         let _listening = listen_with(80, 16, |connection| isola_web::serve(connection, site())).unwrap();
         pending::<()>().await;
     };
-    talk(1, Loss::Never, server, || async {
+    run_server_and_client(1, Loss::Never, server, || async {
         for _ in 0..8 {
             let mut stream = dial(80).await;
             let head = b"PUT /f HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n";

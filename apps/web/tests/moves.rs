@@ -8,7 +8,7 @@ use isola_events::{sleep, spawn_task};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{TcpStream, listen_with};
-use isola_test_cells::{dial, rotate_flows, talk};
+use isola_test_cells::{dial, rotate_flows, run_server_and_client};
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -84,7 +84,7 @@ fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool)
         pending::<()>().await;
         drop(listening);
     };
-    talk(3, loss, server, move || async move {
+    run_server_and_client(3, loss, server, move || async move {
         let talks: Vec<_> = (0..9)
             .map(|me| {
                 spawn_task(async move {

@@ -11,7 +11,7 @@ use isola_iobuf::{Chain, IoBuf};
 use isola_need::{Need, need};
 use isola_net::{TcpStream, listen};
 use isola_storage_sim::SimDisk;
-use isola_test_cells::{dial, talk};
+use isola_test_cells::{dial, run_server_and_client};
 use isola_volumes::{Access, Volume};
 use isola_web::volume_server::{Directory, serve};
 use isola_web::volume_site::MOST_OPEN;
@@ -86,7 +86,7 @@ fn test<A, C>(
         aside(volume, disk).await;
         pending::<()>().await;
     };
-    talk(cores, Loss::Never, server, client);
+    run_server_and_client(cores, Loss::Never, server, client);
 }
 
 /// The page for paths without a file.

@@ -11,7 +11,7 @@ use isola_linux_files::Events;
 use isola_linux_sockets::{Errno, MessageFlags, Shutdown, SocketAddress, Waiting};
 use isola_net::{FailReason, StreamError, TcpStream, listen};
 use isola_platform::CoreIndex;
-use isola_test_cells::{CLIENT, dial, read_exactly, rotate_flows, talk};
+use isola_test_cells::{CLIENT, dial, read_exactly, rotate_flows, run_server_and_client};
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -78,7 +78,7 @@ async fn check_echo(port: u16, total: usize) {
 
 #[test]
 fn bytes_return_from_a_server_on_one_core() {
-    talk(1, Loss::Never, || serve(1, "0.0.0.0:7"), || check_echo(7, 3_000_000));
+    run_server_and_client(1, Loss::Never, || serve(1, "0.0.0.0:7"), || check_echo(7, 3_000_000));
 }
 
 #[test]
@@ -89,12 +89,12 @@ fn bytes_return_from_threads_on_other_cores_than_their_connections() {
             task.await;
         }
     };
-    talk(3, Loss::Never, || serve(3, "[::]:7"), client);
+    run_server_and_client(3, Loss::Never, || serve(3, "[::]:7"), client);
 }
 
 #[test]
 fn lost_frames_lose_no_bytes() {
-    talk(2, Loss::EveryNth(29), || serve(2, "0.0.0.0:7"), || check_echo(7, 300_000));
+    run_server_and_client(2, Loss::EveryNth(29), || serve(2, "0.0.0.0:7"), || check_echo(7, 300_000));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn connections_move_with_their_flows_while_threads_use_them() {
             task.await;
         }
     };
-    talk(3, Loss::Never, server, client);
+    run_server_and_client(3, Loss::Never, server, client);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_server_that_does_not_read_stops_its_peer() {
         stream.shutdown();
         assert_eq!(read_exactly(&mut stream, 4).await, 2_000_000_u32.to_le_bytes());
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn sockets_connect_to_other_machines() {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }
 
 #[test]
@@ -237,12 +237,12 @@ fn a_reset_is_an_error_once_and_then_a_broken_pipe() {
         assert_eq!(read_exactly(&mut stream, 300_000).await, vec![3; 300_000]);
         assert!(stream.read().await.unwrap().is_none());
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }
 
 /// Runs a body in a cell with two cores and an idle neighbour.
 fn alone<F: Future<Output = ()> + 'static>(body: impl FnOnce(Program) -> F + Send + 'static) {
-    talk(1, Loss::Never, pending, move || body(Program::new()));
+    run_server_and_client(1, Loss::Never, pending, move || body(Program::new()));
 }
 
 #[test]
@@ -379,5 +379,5 @@ fn cork_holds_bytes_back_until_it_is_removed_or_too_long() {
         assert_eq!(stream.read().await.unwrap().unwrap().to_vec(), b"late");
         yield_now().await;
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }

@@ -10,7 +10,7 @@ use isola_linux_abi::net as linux;
 use isola_linux_sockets::{Errno, MessageFlags, SocketAddress, Waiting};
 use isola_net::UdpSocket;
 use isola_platform::CoreIndex;
-use isola_test_cells::{CLIENT, SERVER, talk};
+use isola_test_cells::{CLIENT, SERVER, run_server_and_client};
 use std::future::pending;
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn datagrams_return_to_their_sender_from_a_thread_on_another_core() {
             assert_eq!(answer.remote, (SERVER, 9).into());
         }
     };
-    talk(2, Loss::Never, server, client);
+    run_server_and_client(2, Loss::Never, server, client);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_refused_datagram_is_an_error_of_a_connected_socket() {
         let socket = UdpSocket::bind(4000).unwrap();
         assert_eq!(&*socket.receive().await.payload, b"done");
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }
 
 #[test]
@@ -126,5 +126,5 @@ fn sockets_of_a_cell_exchange_datagrams() {
         }
         assert!((100..200).contains(&count), "{count} datagrams");
     };
-    talk(1, Loss::Never, pending, client);
+    run_server_and_client(1, Loss::Never, pending, client);
 }

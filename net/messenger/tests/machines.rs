@@ -25,7 +25,7 @@ fn every_machine_calls_every_other_and_itself_from_any_core() {
     static SECOND: SharedMachineId = SharedMachineId::new();
     static THIRD: SharedMachineId = SharedMachineId::new();
     static DONE: AtomicUsize = AtomicUsize::new(0);
-    async fn talk() {
+    async fn call_all() {
         let here = MachineId::here();
         let all = [MachineId::FIRST, SECOND.get().await, THIRD.get().await];
         for there in all {
@@ -61,7 +61,7 @@ fn every_machine_calls_every_other_and_itself_from_any_core() {
         assert_eq!(number, MachineId::here());
         let _echo = serve(ECHO, echo).unwrap();
         shared_id.set(number);
-        talk().await;
+        call_all().await;
     }
     let [a, b, c] = switch(Loss::Never);
     run_cells([
@@ -69,7 +69,7 @@ fn every_machine_calls_every_other_and_itself_from_any_core() {
             let _listening = host(PORT).unwrap();
             let _echo = serve(ECHO, echo).unwrap();
             assert_eq!(serve(ECHO, echo).err(), Some(ServeError::Taken));
-            talk().await;
+            call_all().await;
         }),
         TestCell::new(2, 2, b, || joined(&SECOND)),
         TestCell::new(3, 2, c, || joined(&THIRD)),

@@ -10,7 +10,7 @@ use isola_iobuf::{Chain, IoBuf};
 use isola_net::{TcpStream, UdpSocket, listen};
 use isola_proves::proves;
 use isola_resolver::{ConnectError, Kind, ResolveError, connect, lookup, resolve, set_servers};
-use isola_test_cells::{CLIENT, SERVER, dial, read_exactly, talk};
+use isola_test_cells::{CLIENT, SERVER, dial, read_exactly, run_server_and_client};
 use std::future::{Future, pending};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -117,7 +117,7 @@ fn with_server<C: Future<Output = ()> + 'static>(client: fn() -> C) {
         spawn_task(by_udp()).detach();
         pending::<()>().await;
     };
-    talk(1, Loss::Never, server, move || async move {
+    run_server_and_client(1, Loss::Never, server, move || async move {
         // The DNS server runs once the service listens.
         dial(SERVICE).await;
         set_servers(&[(SERVER, PORT).into()]);

@@ -59,13 +59,13 @@
 //!     })?;
 //!     core::future::pending().await
 //! }
-//! # use isola_test_cells::{dial, read_exactly, talk};
+//! # use isola_test_cells::{dial, read_exactly, run_server_and_client};
 //! # let client = || async {
 //! #     let mut stream = dial(7).await;
 //! #     stream.write(isola_iobuf::IoBuf::from_static(b"hello").into()).await.unwrap();
 //! #     assert_eq!(read_exactly(&mut stream, 5).await, b"hello");
 //! # };
-//! # talk(2, isola_hosted::Loss::Never, || async { serve(7).await.unwrap() }, client);
+//! # run_server_and_client(2, isola_hosted::Loss::Never, || async { serve(7).await.unwrap() }, client);
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]

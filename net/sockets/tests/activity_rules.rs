@@ -10,7 +10,7 @@ use isola_net::{
     ActivityRuleError, ConnectionHandler, MAX_ACTIVITY_RULES, TcpConnection, TcpStream, activity_rules,
     add_activity_rule, clear_activity_rules, listen, listen_with,
 };
-use isola_test_cells::{dial, talk};
+use isola_test_cells::{dial, run_server_and_client};
 use std::future::pending;
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ async fn children() -> u8 {
 
 #[test]
 fn the_first_matching_rule_names_the_activity_of_a_connection() {
-    talk(1, Loss::Never, serve, || async {
+    run_server_and_client(1, Loss::Never, serve, || async {
         assert_eq!(answer(&mut dial(7).await).await, "none/application");
         assert_eq!(answer(&mut dial(8).await).await, "none/eight");
         let mut handled = dial(10).await;
@@ -89,7 +89,7 @@ fn the_first_matching_rule_names_the_activity_of_a_connection() {
 
 #[test]
 fn each_connection_has_an_activity_of_its_own_until_its_end() {
-    talk(2, Loss::Never, serve, || async {
+    run_server_and_client(2, Loss::Never, serve, || async {
         let mut open = Vec::new();
         for number in 1..=3 {
             let mut stream = dial(9).await;
@@ -107,7 +107,7 @@ fn each_connection_has_an_activity_of_its_own_until_its_end() {
 
 #[test]
 fn rules_are_listed_in_their_order_limited_and_removed() {
-    talk(
+    run_server_and_client(
         1,
         Loss::Never,
         || async { pending::<()>().await },

@@ -6,7 +6,7 @@ use isola_events::future::join;
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{ByteStream, StreamError, TcpStream, listen};
-use isola_test_cells::{CLIENT, dial, read_exactly, talk};
+use isola_test_cells::{CLIENT, dial, read_exactly, run_server_and_client};
 use std::future::{Future, pending};
 
 const PORT: u16 = 7;
@@ -31,7 +31,7 @@ where
         let _listening = listen(PORT, 16, serve).unwrap();
         pending::<()>().await;
     };
-    talk(2, Loss::EveryNth(101), server, client);
+    run_server_and_client(2, Loss::EveryNth(101), server, client);
 }
 
 /// Echoes each message of a WebSocket.

@@ -7,7 +7,7 @@ use isola_hosted::{Loss, link};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::port::{Frame, ReceivedFrame};
 use isola_net::{Filter, TcpStream, filter, listen};
-use isola_test_cells::{dial, read_exactly, talk_over};
+use isola_test_cells::{dial, read_exactly, run_server_and_client_over};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -115,7 +115,7 @@ fn exchange(loss: Loss) -> Observations {
             std::future::pending::<()>().await;
         }
     };
-    talk_over((server_port, client_port), 1, server, || async {
+    run_server_and_client_over((server_port, client_port), 1, server, || async {
         let mut stream = dial(PORT).await;
         stream.write(Chain::from(IoBuf::from(pattern(LEN, 7)))).await.unwrap();
         assert!(read_exactly(&mut stream, LEN).await == pattern(LEN, 11));

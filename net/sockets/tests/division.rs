@@ -18,7 +18,7 @@ use isola_net::{
 use isola_resources::{
     Entitlement, MEMORY, MemoryBudget, NETWORK_WRITE, PROCESSOR, PolicyKind, Rate, Weight,
 };
-use isola_test_cells::{SERVER, TestCell, dial, read_exactly, run_cells, talk};
+use isola_test_cells::{SERVER, TestCell, dial, read_exactly, run_cells, run_server_and_client};
 use std::future::pending;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -134,7 +134,7 @@ fn the_write_policy_changes_while_frames_wait_and_no_byte_is_lost() {
         }
         assert!(stream.read().await.unwrap().is_none());
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }
 
 /// With a limit, each frame to the device passes the scheduler: the bytes of all activities are those of the device, less
@@ -197,7 +197,7 @@ fn the_bytes_that_activities_have_sent_are_all_that_the_device_has_sent() {
             assert_eq!(task.await, LENGTH);
         }
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }
 
 /// Returns the bytes of frames that the device has received and sent.
@@ -327,7 +327,7 @@ fn frames_beyond_an_activity_s_share_of_the_core_are_dropped() {
             yield_now().await;
         }
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn an_activity_does_not_wait_for_the_backlog_of_another() {
         }
         assert_eq!(REQUESTS.load(Ordering::Relaxed), CONNECTIONS);
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }
 
 /// Returns the number of the current activity's events before the running one.
@@ -426,7 +426,7 @@ fn an_event_that_another_activity_waits_for_processes_few_frames() {
         let most = MOST_IN_EVENT.load(Ordering::Relaxed);
         assert!((1..=MOST).contains(&most), "{most} requests in an event");
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }
 
 /// A handler that returns what it receives.
@@ -505,5 +505,5 @@ fn frames_for_an_activity_above_its_hard_budget_are_dropped_and_those_of_others_
         assert_eq!(read_exactly(&mut greedy, LONG.len()).await, LONG);
         assert!(is_served(&mut dial(7).await, LONG, long).await);
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }

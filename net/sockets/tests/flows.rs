@@ -5,7 +5,7 @@ use isola_flows::{FlowError, SinkEnd, flow};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{PortListener, StreamError, TcpStream, connect, listen, relay};
-use isola_test_cells::{CLIENT, dial, read_exactly, talk};
+use isola_test_cells::{CLIENT, dial, read_exactly, run_server_and_client};
 use std::future::pending;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn serve_contents() {
 #[test]
 fn memory_flows_to_a_stream_and_a_stream_to_memory() {
     for loss in [Loss::Never, Loss::EveryNth(41)] {
-        talk(1, loss, serve_contents, || async {
+        run_server_and_client(1, loss, serve_contents, || async {
             let mut stream = dial(7).await;
             let mut all = Chain::new();
             let flowed = flow(&mut stream, &mut all).window(50_000).length(1_000_000).await;
@@ -64,7 +64,7 @@ fn a_reset_is_an_error_of_its_end() {
         pending::<()>().await;
         drop(listening);
     };
-    talk(1, Loss::Never, reset, || async {
+    run_server_and_client(1, Loss::Never, reset, || async {
         let mut stream = dial(7).await;
         let flowed = flow(chain(&contents(), 9000), &mut stream).await;
         assert!(matches!(flowed.result, Err(FlowError::Sink(StreamError::Failed(_)))), "{flowed:?}");
@@ -103,7 +103,7 @@ fn echo() -> PortListener {
 #[test]
 fn a_relay_moves_both_directions_and_passes_the_ends_on() {
     for loss in [Loss::Never, Loss::EveryNth(53)] {
-        talk(1, loss, serve_relay, || async {
+        run_server_and_client(1, loss, serve_relay, || async {
             let _echo = echo();
             let mut stream = dial(8).await;
             let (mut read, mut write) = stream.split();
@@ -120,7 +120,7 @@ fn a_relay_moves_both_directions_and_passes_the_ends_on() {
 
 #[test]
 fn a_slow_reader_stops_a_relay_and_its_sender() {
-    talk(1, Loss::Never, serve_relay, || async {
+    run_server_and_client(1, Loss::Never, serve_relay, || async {
         let _echo = echo();
         let mut sender = dial(8).await;
         // Windows and queues of three connections are full long before this.
@@ -134,7 +134,7 @@ fn a_slow_reader_stops_a_relay_and_its_sender() {
 
 #[test]
 fn a_cancelled_flow_leaves_the_stream_usable() {
-    talk(1, Loss::Never, serve_contents, || async {
+    run_server_and_client(1, Loss::Never, serve_contents, || async {
         let mut stream = dial(7).await;
         let mut all = Chain::new();
         for polls in 0..40 {

@@ -3,7 +3,7 @@
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{ConnectionHandler, FailReason, TcpConnection, connect, listen, listen_with};
-use isola_test_cells::{dial, read_exactly, talk};
+use isola_test_cells::{dial, read_exactly, run_server_and_client};
 use std::future::pending;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -53,7 +53,7 @@ async fn wait_for(notes: &Mutex<Vec<String>>, last: &str) {
 fn a_handler_receives_data_and_both_ends() {
     static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let server = || serve(|_| Noting(&NOTES));
-    talk(1, Loss::Never, server, || async {
+    run_server_and_client(1, Loss::Never, server, || async {
         let mut stream = dial(PORT).await;
         stream.write(IoBuf::from_static(b"one").into()).await.unwrap();
         wait_for(&NOTES, "one").await;
@@ -69,7 +69,7 @@ fn a_handler_receives_data_and_both_ends() {
 fn a_handler_receives_the_reason_of_an_early_end() {
     static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let server = || serve(|_| Noting(&NOTES));
-    talk(1, Loss::Never, server, || async {
+    run_server_and_client(1, Loss::Never, server, || async {
         let mut stream = dial(PORT).await;
         stream.write(IoBuf::from_static(b"one").into()).await.unwrap();
         wait_for(&NOTES, "one").await;
@@ -108,7 +108,7 @@ fn a_paused_handler_slows_its_peer_and_gets_everything_later() {
         .unwrap();
         pending::<()>().await;
     };
-    talk(1, Loss::Never, server, || async {
+    run_server_and_client(1, Loss::Never, server, || async {
         let sent: Vec<u8> = (0..200_000_u32).map(|n| (n % 251) as u8).collect();
         let mut stream = dial(PORT).await;
         stream.write(IoBuf::copy_from_slice(&sent).into()).await.unwrap();
@@ -134,7 +134,7 @@ fn a_handler_receives_the_unread_data_of_its_stream() {
         .unwrap();
         pending::<()>().await;
     };
-    talk(1, Loss::Never, server, || async {
+    run_server_and_client(1, Loss::Never, server, || async {
         let mut stream = dial(PORT).await;
         stream.write(IoBuf::from_static(b"hello").into()).await.unwrap();
         assert_eq!(read_exactly(&mut stream, 5).await, b"hello");
@@ -168,7 +168,7 @@ impl ConnectionHandler for Curt {
 fn a_handler_is_not_called_after_close() {
     static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let server = || serve(|_| Curt(&NOTES));
-    talk(1, Loss::Never, server, || async {
+    run_server_and_client(1, Loss::Never, server, || async {
         let mut stream = dial(PORT).await;
         stream.write(IoBuf::from_static(b"hello").into()).await.unwrap();
         assert_eq!(read_exactly(&mut stream, 3).await, b"bye");

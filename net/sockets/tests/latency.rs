@@ -7,7 +7,7 @@ use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::latency::{self, answered};
 use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen_with};
-use isola_test_cells::{dial, read_exactly, talk};
+use isola_test_cells::{dial, read_exactly, run_server_and_client};
 use std::future::pending;
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn ask(stream: &mut TcpStream, question: &'static [u8]) -> String {
 
 #[test]
 fn requests_are_counted_with_their_latency_when_their_answers_are_sent() {
-    talk(2, Loss::Never, serve, || async {
+    run_server_and_client(2, Loss::Never, serve, || async {
         let mut stream = dial(PORT).await;
         assert_eq!(ask(&mut stream, b"?").await, "00 00");
         assert_eq!(ask(&mut stream, b"q").await, "00 00", "counted before its answer was sent");
@@ -88,7 +88,7 @@ fn requests_are_counted_with_their_latency_when_their_answers_are_sent() {
 
 #[test]
 fn an_answer_from_a_later_event_counts_from_the_arrival_of_its_request() {
-    talk(2, Loss::Never, serve, || async {
+    run_server_and_client(2, Loss::Never, serve, || async {
         let mut stream = dial(PORT).await;
         assert_eq!(ask(&mut stream, b"l").await, "later");
         let request_counts = ask(&mut stream, b"?").await;
@@ -98,7 +98,7 @@ fn an_answer_from_a_later_event_counts_from_the_arrival_of_its_request() {
 
 #[test]
 fn each_request_of_a_batch_is_counted() {
-    talk(1, Loss::Never, serve, || async {
+    run_server_and_client(1, Loss::Never, serve, || async {
         let mut stream = dial(PORT).await;
         ask(&mut stream, b"qqqq").await;
         let request_counts = ask(&mut stream, b"?").await;

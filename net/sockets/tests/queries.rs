@@ -9,7 +9,7 @@ use isola_hosted::{Loss, link};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::port::{NetworkPort, ReceivedFrame};
 use isola_net::{CellNetwork, Filter, NETWORK_MANAGER, NetworkManager, TcpStream, filter, listen, query};
-use isola_test_cells::{TestCell, dial, read_exactly, run_cells, talk};
+use isola_test_cells::{TestCell, dial, read_exactly, run_cells, run_server_and_client};
 use std::future::pending;
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ fn capture(port: Option<u16>, snap_len: u32) -> Query {
 
 #[test]
 fn counters_and_connections_of_all_cores_are_reported() {
-    talk(3, Loss::Never, echo, || async {
+    run_server_and_client(3, Loss::Never, echo, || async {
         let mut streams = Vec::new();
         for _ in 0..20 {
             let mut stream = dial(PORT).await;
@@ -129,7 +129,7 @@ fn counters_and_connections_of_all_cores_are_reported() {
 
 #[test]
 fn frames_of_both_directions_are_captured_until_the_capture_ends() {
-    talk(1, Loss::Never, echo, || async {
+    run_server_and_client(1, Loss::Never, echo, || async {
         let mut stream = dial(PORT).await;
         for _ in 0..3 {
             let (number, mut records) = (ask(Line::Frames, &capture(Some(PORT), 60)), Records::default());
@@ -164,7 +164,7 @@ fn frames_of_both_directions_are_captured_until_the_capture_ends() {
 
 #[test]
 fn a_trace_a_profile_and_a_capture_replace_each_other() {
-    talk(2, Loss::Never, echo, || async {
+    run_server_and_client(2, Loss::Never, echo, || async {
         let mut stream = dial(PORT).await;
         for _ in 0..2 {
             let trace = ask(Line::Frames, &Query::Trace(TraceSpec { cores: u64::MAX }));
@@ -238,7 +238,7 @@ fn a_filtered_capture_finds_the_ports_of_a_frame_behind_its_first_buffer() {
 
 #[test]
 fn an_unread_capture_disturbs_no_connection_and_counts_missing_frames() {
-    talk(2, Loss::Never, echo, || async {
+    run_server_and_client(2, Loss::Never, echo, || async {
         let mut stream = dial(PORT).await;
         let (number, mut records) = (ask(Line::Frames, &capture(None, u32::MAX)), Records::default());
         isola_events::sleep(Duration::from_millis(1)).await;

@@ -7,7 +7,7 @@ use isola_iobuf::{Chain, IoBuf};
 use isola_net::steering::{RebalanceError, RebalanceOutcome, buckets_per_core};
 use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen, listen_with, rebalance};
 use isola_platform::CoreIndex;
-use isola_test_cells::{dial, read_exactly, talk};
+use isola_test_cells::{dial, read_exactly, run_server_and_client};
 use std::cell::RefCell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -165,7 +165,7 @@ fn rotate_flows(loss: Loss, progress: &'static Progress) {
             talk.await;
         }
     };
-    talk(3, loss, serve, client);
+    run_server_and_client(3, loss, serve, client);
     assert!(moved.load(Ordering::Relaxed) > 100 * ROUNDS);
 }
 
@@ -244,7 +244,7 @@ fn connections_move_from_a_leaving_core_and_to_a_joining_one() {
         }
         wait_for(6).await;
     }
-    talk(4, Loss::Never, serve, client);
+    run_server_and_client(4, Loss::Never, serve, client);
 }
 
 thread_local! {
@@ -329,5 +329,5 @@ fn a_handler_moves_unless_another_handle_of_its_connection_exists() {
         let (staying, arrived) = (result.staying, ARRIVED.load(Ordering::Relaxed));
         assert!((1..16).contains(&staying) && arrived > 0, "{staying} stay, {arrived} arrived");
     }
-    talk(2, Loss::Never, serve, client);
+    run_server_and_client(2, Loss::Never, serve, client);
 }

@@ -10,7 +10,7 @@ use isola_net::udp::UdpBindError;
 use isola_net::{FailReason, StreamError, TcpStream, UdpSocket, connect, listen, set_polling};
 use isola_net_stack::BindError;
 use isola_platform::CoreIndex;
-use isola_test_cells::{SERVER, dial, read_exactly, talk};
+use isola_test_cells::{SERVER, dial, read_exactly, run_server_and_client};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -54,12 +54,12 @@ async fn transfer() {
 
 #[test]
 fn a_stream_transfers_megabytes_in_both_directions() {
-    talk(1, Loss::Never, || serve_echo(7), transfer);
+    run_server_and_client(1, Loss::Never, || serve_echo(7), transfer);
 }
 
 #[test]
 fn a_stream_transfers_megabytes_over_a_lossy_link() {
-    talk(2, Loss::EveryNth(37), || serve_echo(7), transfer);
+    run_server_and_client(2, Loss::EveryNth(37), || serve_echo(7), transfer);
 }
 
 #[test]
@@ -95,9 +95,9 @@ fn connections_spread_over_the_cores_and_stay_there() {
             client.await;
         }
     }
-    talk(3, Loss::Never, serve, client);
+    run_server_and_client(3, Loss::Never, serve, client);
     assert_eq!(SERVED.lock().unwrap().len(), 3);
-    talk(24, Loss::Never, serve, client);
+    run_server_and_client(24, Loss::Never, serve, client);
     assert!(SERVED.lock().unwrap().len() > 12, "64 flows use too few cores");
 }
 
@@ -110,7 +110,7 @@ async fn name_the_activity(mut stream: TcpStream) {
 
 #[test]
 fn connections_are_charged_to_the_activity_that_listens() {
-    talk(
+    run_server_and_client(
         1,
         Loss::Never,
         || async {
@@ -136,7 +136,7 @@ fn a_port_without_a_listener_refuses_connections() {
         let refused = connect(address_of(4)).await.unwrap_err();
         assert_eq!(refused, StreamError::Failed(FailReason::Refused));
     }
-    talk(2, Loss::Never, || async {}, client);
+    run_server_and_client(2, Loss::Never, || async {}, client);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_port_has_one_listener_and_is_free_after_its_end() {
         stream.write(IoBuf::from_static(b"hello").into()).await.unwrap();
         assert_eq!(read_exactly(&mut stream, 5).await, b"hello");
     }
-    talk(1, Loss::Never, serve, client);
+    run_server_and_client(1, Loss::Never, serve, client);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_dropped_stream_ends_for_its_peer() {
         let mut stream = dial(6).await;
         assert!(matches!(stream.read().await, Ok(None)));
     }
-    talk(2, Loss::Never, serve, client);
+    run_server_and_client(2, Loss::Never, serve, client);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn datagrams_of_all_flows_reach_the_core_that_bound_the_port() {
             }
         }
     }
-    talk(3, Loss::Never, serve, client);
+    run_server_and_client(3, Loss::Never, serve, client);
     assert!(RECEIVED.load(Ordering::Relaxed) >= 32);
 }
 
@@ -228,7 +228,7 @@ fn a_datagram_port_belongs_to_one_core_until_it_is_closed() {
             }
         }
     }
-    talk(2, Loss::Never, serve, client);
+    run_server_and_client(2, Loss::Never, serve, client);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_polled_device_loses_nothing_and_interrupts_again_when_it_is_quiet() {
     // Two interrupts in a window of a second enable polling; less than one frame in a later second disables it.
     const POLLED: PollingThresholds =
         PollingThresholds { poll_above: 2, interrupt_below: 1, window: Duration::from_secs(1) };
-    talk(
+    run_server_and_client(
         1,
         Loss::Never,
         || serve_echo(7),

@@ -1,4 +1,4 @@
-//! Cells of this process: a server and its client ([`talk`]), or any number ([`run_cells`]).
+//! Cells of this process: a server and its client ([`run_server_and_client`]), or any number ([`run_cells`]).
 
 use crate::address;
 use isola_abi::descriptor::NetworkAddress;
@@ -186,7 +186,7 @@ pub fn run_cells<'a>(cells: impl IntoIterator<Item = TestCell<'a>>) {
 ///
 /// # Panics
 /// If either of them panics, or the client does not end.
-pub fn talk<S, C>(
+pub fn run_server_and_client<S, C>(
     cores: usize,
     loss: Loss,
     server: impl FnOnce() -> S + Send,
@@ -195,14 +195,14 @@ pub fn talk<S, C>(
     S: Future<Output = ()> + 'static,
     C: Future<Output = ()> + 'static,
 {
-    talk_over(link(loss), cores, server, client);
+    run_server_and_client_over(link(loss), cores, server, client);
 }
 
-/// Runs the cells as [`talk`] does, over these network devices: the server's and the client's.
+/// Runs the cells as [`run_server_and_client`] does, over these network devices: the server's and the client's.
 ///
 /// # Panics
-/// As [`talk`].
-pub fn talk_over<S, C>(
+/// As [`run_server_and_client`].
+pub fn run_server_and_client_over<S, C>(
     (server_port, client_port): (NetworkPort, NetworkPort),
     cores: usize,
     server: impl FnOnce() -> S + Send,

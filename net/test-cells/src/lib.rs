@@ -2,7 +2,7 @@
 //!
 //! | item | contents |
 //! |---|---|
-//! | [`talk`], [`talk_over`] | a server cell and a client cell |
+//! | [`run_server_and_client`], [`run_server_and_client_over`] | a server cell and a client cell |
 //! | [`TestCell`], [`run_cells`] | any number of cells, on any network devices |
 //! | [`dial`], [`dial_to`], [`read_exactly`] | the client's end of a connection |
 //! | [`rotate_flows`] | moves the flows of a cell around its cores |
@@ -14,7 +14,7 @@ mod cell;
 mod client;
 mod flows;
 
-pub use cell::{TestCell, run_cells, talk, talk_over};
+pub use cell::{TestCell, run_cells, run_server_and_client, run_server_and_client_over};
 pub use client::{dial, dial_to, read_exactly};
 pub use flows::rotate_flows;
 
