@@ -12,7 +12,7 @@ use isola_abi::descriptor::Core;
 use isola_abi::id::NodeId;
 use isola_machine::cell;
 use isola_machine::region_area::clear;
-use isola_memory::pages::{Window, WindowUse};
+use isola_memory::pages::{CompactionWindow, WindowUse};
 use isola_memory::regions::Account;
 use isola_memory::{Heap, Pages, ThisCore};
 
@@ -95,7 +95,10 @@ pub(crate) fn publish() {
 }
 
 /// Opens a window: see [`Heap::open_window`].
-pub(crate) fn open_window(chunks_order: u32, is_excluded: impl Fn(usize) -> bool) -> Option<Window> {
+pub(crate) fn open_window(
+    chunks_order: u32,
+    is_excluded: impl Fn(usize) -> bool,
+) -> Option<CompactionWindow> {
     HEAP.open_window(chunks_order, is_excluded)
 }
 

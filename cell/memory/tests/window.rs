@@ -5,7 +5,7 @@ mod common;
 
 use common::{Arena, Random, ThreadCores};
 use isola_memory::Heap;
-use isola_memory::pages::{PAGE_SIZE, Window};
+use isola_memory::pages::{CompactionWindow, PAGE_SIZE};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -31,7 +31,7 @@ impl Object {
         Some(Self { start, layout, number })
     }
 
-    fn is_in(&self, window: Window) -> bool {
+    fn is_in(&self, window: CompactionWindow) -> bool {
         (window.start..window.start + window.len_bytes).contains(&self.start.addr())
     }
 
@@ -76,7 +76,7 @@ fn half_freed(heap: &Heap<ThreadCores>, random: &mut Random, longest: usize) -> 
 }
 
 /// Moves the objects out of the window, as a holder does: all copies first, then the originals.
-fn vacate(heap: &Heap<ThreadCores>, objects: &mut [Object], window: Window) {
+fn vacate(heap: &Heap<ThreadCores>, objects: &mut [Object], window: CompactionWindow) {
     for slice in objects.chunks_mut(64) {
         heap.empty_cache();
         let mut originals = Vec::new();

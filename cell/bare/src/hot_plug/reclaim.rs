@@ -23,7 +23,7 @@ use isola_abi::report::RECLAIM;
 use isola_abi::unplug::CHUNK;
 use isola_ebbs::cycles;
 use isola_machine::cell;
-use isola_memory::pages::Window;
+use isola_memory::pages::CompactionWindow;
 use isola_memory::regions::Retirement;
 use isola_platform::MemoryDemand;
 use spin::Mutex;
@@ -69,7 +69,7 @@ enum DemandKind {
     None,
     /// The bytes that the supervisor wants, and the number of earlier attempts that freed too little.
     Free(usize, usize),
-    Vacate(Window),
+    Vacate(CompactionWindow),
 }
 
 /// Returns what the memory scheduler is to do.
@@ -79,7 +79,7 @@ pub(crate) fn demand() -> MemoryDemand {
         _ if demand.is_over => MemoryDemand::None,
         DemandKind::None => MemoryDemand::None,
         DemandKind::Free(wanted, attempts) => MemoryDemand::Free(missing_bytes(wanted, attempts)),
-        DemandKind::Vacate(Window { start, len_bytes }) => {
+        DemandKind::Vacate(CompactionWindow { start, len_bytes }) => {
             MemoryDemand::Vacate(start..start.saturating_add(len_bytes))
         }
     }
@@ -115,9 +115,9 @@ enum Step {
     /// The cores return their caches, before the first window.
     Return(Retirement),
     /// The holders vacate the window.
-    Vacate(Window),
+    Vacate(CompactionWindow),
     /// The cores return their caches.
-    ReturnOf(Window, Retirement),
+    ReturnOf(CompactionWindow, Retirement),
 }
 
 /// The outcome of a look at the steps.
@@ -237,7 +237,7 @@ impl Reclaim {
     }
 
     /// Looks at the window whose holders have done what they could.
-    fn look(&mut self, window: Window) -> Step {
+    fn look(&mut self, window: CompactionWindow) -> Step {
         let state = pool::window_use();
         self.vain_rounds = if state.used_bytes < self.used_bytes { 0 } else { self.vain_rounds + 1 };
         self.used_bytes = state.used_bytes;

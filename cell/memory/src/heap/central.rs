@@ -26,7 +26,7 @@ struct Spans {
     /// Spans with at least one free object.
     partial: BlockList,
     /// Spans of the open window with free objects, from which none is allocated (see `pages::window`). None is empty.
-    set_aside: BlockList,
+    withheld: BlockList,
     /// How many of them have only free objects.
     empty: u32,
     /// The number of spans.
@@ -49,7 +49,7 @@ impl CentralList {
         Self {
             spans: Mutex::new(Spans {
                 partial: BlockList::new(),
-                set_aside: BlockList::new(),
+                withheld: BlockList::new(),
                 empty: 0,
                 count: 0,
                 used: 0,
@@ -104,12 +104,12 @@ impl CentralList {
         while spans.empty > 0 && spans.drop_an_empty_one(pages, class) {}
     }
 
-    /// Makes the spans available again that were set aside, after the window was closed.
+    /// Makes the spans available again that were withheld, after the window was closed.
     pub fn restore(&self, pages: &Pages, class: Class) {
         let mut spans = self.spans.lock();
-        while let Some(span) = spans.set_aside.first() {
+        while let Some(span) = spans.withheld.first() {
             let Some(range) = pages.ranges().find(span) else { return };
-            spans.set_aside.remove(pages.ranges(), range, span);
+            spans.withheld.remove(pages.ranges(), range, span);
             range.info(span).set_class(class.index() as u8);
             spans.partial.push(pages.ranges(), range, span);
         }
@@ -156,7 +156,7 @@ impl Spans {
             }
             self.partial.remove(pages.ranges(), range, span);
             info.set_class_and_place((class.index() as u8, SpanPlace::SetAside));
-            self.set_aside.push(pages.ranges(), range, span);
+            self.withheld.push(pages.ranges(), range, span);
         }
     }
 
@@ -259,7 +259,7 @@ impl Spans {
         let Some(range) = pages.ranges().find(span) else { return };
         match range.info(span).class_and_place().1 {
             SpanPlace::Usual => self.partial.remove(pages.ranges(), range, span),
-            SpanPlace::SetAside => self.set_aside.remove(pages.ranges(), range, span),
+            SpanPlace::SetAside => self.withheld.remove(pages.ranges(), range, span),
         }
         self.empty -= 1;
         self.count -= 1;

@@ -29,7 +29,7 @@ use self::central::CentralList;
 use self::class::{CLASSES, Class, entry};
 use self::free_list::FreeList;
 use self::ledger::Ledger;
-use crate::pages::{MAX_NODES, NodeIndex, PageNumber, Pages, Window};
+use crate::pages::{CompactionWindow, MAX_NODES, NodeIndex, PageNumber, Pages};
 use crate::regions::{Account, collect};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -166,7 +166,11 @@ impl<C: CoreSource> Heap<C> {
     /// Opens the window of `1 << chunks_order` chunks of which the smallest part is in use: from now on, no memory of it
     /// is allocated. Objects of it that are in cores' caches still are, so the cores should empty these. `None` if there
     /// is no window with memory in use for whose address `is_excluded` returns false.
-    pub fn open_window(&self, chunks_order: u32, is_excluded: impl Fn(usize) -> bool) -> Option<Window> {
+    pub fn open_window(
+        &self,
+        chunks_order: u32,
+        is_excluded: impl Fn(usize) -> bool,
+    ) -> Option<CompactionWindow> {
         self.pages.open_window(chunks_order, is_excluded)
     }
 

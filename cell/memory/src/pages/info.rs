@@ -167,7 +167,7 @@ impl InfoRef {
         class, set_class, class: u8 => u8, |raw: u8| raw & !SET_ASIDE, |class| class
     }
     field! {
-        /// Returns the index of a span's class, and whether the span is set aside.
+        /// Returns the index of a span's class, and whether the span is withheld.
         class_and_place, set_class_and_place, class: u8 => (u8, SpanPlace),
         |raw: u8| (raw & !SET_ASIDE, if raw & SET_ASIDE == 0 { SpanPlace::Usual } else { SpanPlace::SetAside }),
         |(class, place)| if place == SpanPlace::Usual { class } else { class | SET_ASIDE }

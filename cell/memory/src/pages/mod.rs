@@ -35,7 +35,7 @@ pub(crate) use self::node::NodeIndex;
 pub use self::ranges::MAX_RANGES;
 pub(crate) use self::ranges::Ranges;
 pub use self::statistics::PageStatistics;
-pub use self::window::{Window, WindowUse};
+pub use self::window::{CompactionWindow, WindowUse};
 pub use self::withdraw::WithdrawnMemory;
 
 /// The size of a page, in bytes.

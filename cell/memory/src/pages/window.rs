@@ -1,7 +1,7 @@
 //! A window: an aligned range of chunks that is to become free although objects of the heap are in it.
 //!
 //! While a window is open, the page allocator holds back its free blocks, and those that are freed there. The central
-//! lists set aside its spans, so that no object is allocated from them (`heap::central`). The holders of movable memory
+//! lists withhold its spans, so that no object is allocated from them (`heap::central`). The holders of movable memory
 //! copy what they have there to other memory, or free it. When the window is closed, its free blocks are available
 //! again, and whole chunks can be withdrawn.
 //!
@@ -18,7 +18,7 @@ use isola_abi::id::NodeId;
 
 /// A window's extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct CompactionWindow {
     /// The address of its first byte, a multiple of its length.
     pub start: usize,
     /// Its length in bytes: a power of two, at least a chunk. The part outside of the cell's memory does not count.
@@ -83,7 +83,7 @@ impl Pages {
         &self,
         chunks_order: u32,
         is_excluded: impl Fn(usize) -> bool,
-    ) -> Option<Window> {
+    ) -> Option<CompactionWindow> {
         if self.window.get().is_some() {
             return None;
         }
@@ -123,7 +123,7 @@ impl Pages {
                 range.info(block).set_state(BlockState::Held { order });
             }
         }
-        Some(Window { start, len_bytes: PAGE_SIZE << order })
+        Some(CompactionWindow { start, len_bytes: PAGE_SIZE << order })
     }
 
     /// Returns the use of the open window.
