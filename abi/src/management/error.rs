@@ -184,7 +184,7 @@ impl fmt::Display for ManagementError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Version { supervisor } => {
-                write!(f, "the supervisor speaks version {supervisor}: start the machine anew with this build")
+                write!(f, "the supervisor speaks version {supervisor}: restart the machine with this build")
             }
             Self::Malformed => f.write_str("the supervisor could not read the request"),
             Self::NoSuchCell(name) => write!(f, "no cell is called {name:?}"),
@@ -250,12 +250,12 @@ impl fmt::Display for ManagementError {
             ),
             Self::MemoryScattered { pieces, places } => write!(
                 f,
-                "the free memory would come in {pieces} pieces, and the cell has places for {places}: ask for less, or start it anew with more"
+                "the free memory consists of {pieces} ranges, and the cell's table has room for {places}: request less, or restart the cell with more"
             ),
             Self::BeingResized(name) => write!(f, "{name:?} is being resized: wait until that is done"),
             Self::CoreAtLarge(name) => write!(
                 f,
-                "a core of {name:?} did not come back, and may still use its memory: none of that can be anybody's until the machine starts anew"
+                "a core of {name:?} did not come back and may still use the cell's memory, which stays unavailable until the machine restarts"
             ),
             Self::DiskNotFree(location) => write!(
                 f,
@@ -265,13 +265,13 @@ impl fmt::Display for ManagementError {
                 f.write_str("no network device is free: stop a cell that has one, run this one without network, or start the machine with more")
             }
             Self::Restarted => f.write_str(
-                "the supervisor has gone wrong and begun anew, and it is not known what became of the request: look with `isola ps`, and repeat it",
+                "the supervisor failed and restarted; the outcome of the request is unknown: see `isola ps`, and repeat the request",
             ),
             Self::NotForTests => {
-                f.write_str("only a machine that was booted with isola.test-faults=1 goes wrong on purpose")
+                f.write_str("only a machine that was booted with isola.test-faults=1 accepts injected faults")
             }
             Self::NoImage => f.write_str("the machine does not have the image: send it first"),
-            Self::ImageNotTrusted(distrust) => write!(f, "the image is not the one that is wanted: {distrust}"),
+            Self::ImageNotTrusted(distrust) => write!(f, "the image is not the expected one: {distrust}"),
             Self::ImageRejected(fault) => write!(f, "the image cannot be a cell: {fault}"),
         }
     }

@@ -68,13 +68,13 @@ impl fmt::Display for ReclaimShortfall {
         f.write_str(match self {
             Self::InUse => "the rest is in use, or the cell would be short without it",
             Self::Scattered => {
-                "what else is free is in pieces smaller than 2 MiB, and what is between them cannot move: \
-                 try again later, or start the cell anew"
+                "the remaining free memory consists of pieces smaller than 2 MiB, and the memory between them cannot move: \
+                 try again later, or restart the cell"
             }
             Self::NotInTime => "the cell did not answer in time: try again when it is less busy",
             Self::CoreAtLarge => "a core of the cell did not come back, and may still use its memory",
             Self::TooManyPlaces => {
-                "what else is free is in too many places: take more at once, or start the cell anew"
+                "the remaining free memory consists of too many ranges: unplug more at once, or restart the cell"
             }
         })
     }

@@ -1,7 +1,7 @@
 //! A core's events in one queue per activity, in the order of a policy of the grid.
 //!
 //! While all waiting events are of one activity, they bypass the scheduler: without a competitor there is nothing to
-//! decide. The core counts as idle whenever no event waits, and then all activities begin anew
+//! decide. The core counts as idle whenever no event waits, and then all activities start over
 //! ([`ActivityScheduler::idle`]). If a competitor arrives while an event runs that bypassed the scheduler, the event is
 //! charged from its start to the activity that it works for at that time.
 //!

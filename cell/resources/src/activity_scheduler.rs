@@ -66,7 +66,7 @@ impl<M> ActivityScheduler<M> {
     }
 
     /// Replaces the configuration while requests wait. No request is lost or overtakes another of its activity.
-    /// Statistics begin anew if there was no limit and now there is, or the reverse.
+    /// Statistics restart if there was no limit and now there is, or the reverse.
     pub fn configure(&mut self, configuration: Configuration, now_ns: u64) {
         let before = core::mem::replace(&mut self.configuration, configuration);
         if before.limit.is_some() != self.configuration.limit.is_some() {

@@ -454,7 +454,7 @@ impl<M> Scheduler<M> {
         }
     }
 
-    /// Ends a busy period: the resource serves no request. If none waits either, all members of all groups begin anew:
+    /// Ends a busy period: the resource serves no request. If none waits either, all members of all groups start over:
     /// the debt of a member that received more than its share while others had nothing to do is cancelled.
     pub fn idle(&mut self) {
         if self.waiting == 0 {

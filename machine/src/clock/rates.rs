@@ -40,7 +40,7 @@ impl fmt::Display for ClockError {
             Self::NoReference => f.write_str(
                 "the machine has no clock of known rate: give it an interval timer (QEMU: pit=on) or ACPI's timer",
             ),
-            Self::NotRunning => f.write_str("the cycle counter or the APIC's timer stands still"),
+            Self::NotRunning => f.write_str("the cycle counter or the APIC's timer does not count"),
         }
     }
 }

@@ -142,12 +142,12 @@ pub fn remember(cell: Cell) -> ! {
             _ => NonMaskable::Handled,
         };
     interrupts::set_non_maskable_handler(cell_report::authority(), stop_if_asked);
-    let granule = CHUNK as usize;
+    let chunk_bytes = CHUNK as usize;
     let of = |memory: &[u8]| {
-        let start = memory.as_ptr().addr().next_multiple_of(granule);
-        (start + granule <= memory.as_ptr().addr() + memory.len()).then_some(start)
+        let start = memory.as_ptr().addr().next_multiple_of(chunk_bytes);
+        (start + chunk_bytes <= memory.as_ptr().addr() + memory.len()).then_some(start)
     };
-    let block = cell.pool.iter().find_map(|(_, memory)| of(memory)).expect("a whole granule");
+    let block = cell.pool.iter().find_map(|(_, memory)| of(memory)).expect("a whole chunk");
     let number = loop {
         inject(InjectedFault::ReadAt(block));
         let (number, _) = cell::unplug_request();
@@ -155,7 +155,7 @@ pub fn remember(cell: Cell) -> ! {
             break number;
         }
     };
-    offer_and_keep(cell_report::authority(), number, block, granule);
+    offer_and_keep(cell_report::authority(), number, block, chunk_bytes);
     cell_report::report_phase(CellPhase::Running);
     while cell::settlement().number != number {
         inject(InjectedFault::ReadAt(block));
