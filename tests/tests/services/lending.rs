@@ -6,7 +6,9 @@ use isola_tests::service::published;
 use isola_tests::steady::{Latencies, SteadyLoad};
 use isola_tests::wait;
 use serde_json::Value;
-use std::thread::sleep;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
 use std::time::Duration;
 
 /// Returns the number of cores of each cell.
@@ -85,4 +87,58 @@ fn a_borrowed_core_returns_on_demand_at_the_borrower_s_end_and_after_its_lease()
         isola.run(&["events"]).ok().contains(lease)
     });
     wait::until_true("the batch cell has all its cores", || cores(&isola) == (1, 2));
+}
+
+/// The number of clients, each of which has one request outstanding at any time: more than one core serves at once.
+const BUSY_CLIENTS: usize = 16;
+
+/// Runs `body` while clients keep the service at `address` busy.
+fn under_load<T>(address: SocketAddr, body: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..BUSY_CLIENTS {
+            scope.spawn(|| {
+                let mut connection = Connection::establish(address);
+                while !is_over.load(Ordering::Relaxed) {
+                    assert_eq!(connection.get("key").unwrap(), None);
+                }
+            });
+        }
+        let _end = EndOnDrop(&is_over);
+        body()
+    })
+}
+
+/// Ends the clients, also if the test fails.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn load_moves_cores_by_queueing_delay_and_by_the_latency_of_requests() {
+    let isola = Isola::up(&[]);
+    isola.run(&["run", "-d", "--name", "batch", "--cores", "2", "--lend", "1", "primes"]).ok();
+    let service = ["run", "-d", "--name", "service", "--priority", "9", "-p", "11211"];
+    let view = isola.json(&[&service[..], &["--borrow-above", "50us", "kv"]].concat());
+    under_load(published(&view), || {
+        wait::until_true("events that wait borrow a core", || cores(&isola) == (2, 1));
+    });
+    wait::until_true("an idle service returns the core", || cores(&isola) == (1, 2));
+    isola.run(&["stop", "--time", "0", "service"]).ok();
+    isola.run(&["rm", "service"]).ok();
+
+    let view = isola.json(&[&service[..], &["kv"]].concat());
+    let loans = || isola.run(&["events"]).ok().matches(" of batch, for ").count();
+    let before = loans();
+    let latency = ["elastic", "service", "--p99", "5us..50us", "--interval", "200ms", "--intervals", "10"];
+    under_load(published(&view), || {
+        assert_eq!((cores(&isola), loans()), ((1, 2), before), "without the controller no core moves");
+        isola.run(&latency).ok();
+    });
+    assert!(loans() > before, "the controller borrows a core of the batch cell");
+    wait::until_true("the controller has returned the core", || cores(&isola) == (1, 2));
 }
