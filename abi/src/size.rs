@@ -65,7 +65,11 @@ impl fmt::Display for ByteSize {
             [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
         match UNITS.into_iter().find(|(unit, _)| self.0 >= *unit) {
             Some((unit, name)) if self.0.is_multiple_of(unit) => write!(f, "{} {name}", self.0 / unit),
-            Some((unit, name)) => write!(f, "{:.1} {name}", self.0 as f64 / unit as f64),
+            Some((unit, name)) => {
+                // Without floating point, whose formatting is 11 KB of code in each image.
+                let tenths = (u128::from(self.0) * 10 + u128::from(unit) / 2) / u128::from(unit);
+                write!(f, "{}.{} {name}", tenths / 10, tenths % 10)
+            }
             None => write!(f, "{} B", self.0),
         }
     }
@@ -124,6 +128,10 @@ mod tests {
     fn sizes_print_in_the_largest_fitting_unit() {
         assert_eq!(ByteSize(64 << 20).to_string(), "64 MiB");
         assert_eq!(ByteSize(1536).to_string(), "1.5 KiB");
+        assert_eq!(ByteSize((1 << 30) - 1).to_string(), "1024.0 MiB");
+        assert_eq!(ByteSize((1 << 20) + (51 << 10)).to_string(), "1.0 MiB");
+        assert_eq!(ByteSize((1 << 20) + (52 << 10)).to_string(), "1.1 MiB");
+        assert_eq!(ByteSize(u64::MAX).to_string(), "16777216.0 TiB");
         assert_eq!(ByteSize(12).to_string(), "12 B");
     }
 }

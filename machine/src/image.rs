@@ -32,14 +32,8 @@ macro_rules! cell_image {
         $crate::cell_image!($entry, || ());
     };
     ($entry:path, $before_boot:expr) => {
-        #[allow(unsafe_code, reason = "boot code and the note find the image by these names")]
+        #[allow(unsafe_code, reason = "boot code finds the image by this name")]
         const _: () = {
-            /// Called by a supervisor, or by boot code.
-            #[unsafe(no_mangle)]
-            extern "sysv64" fn isola_cell_entry(core_index: u64) -> ! {
-                $entry(core_index)
-            }
-
             /// Called by boot code with the address of the start info.
             #[unsafe(no_mangle)]
             extern "sysv64" fn isola_image_main(start_info: u64) -> ! {
@@ -49,6 +43,39 @@ macro_rules! cell_image {
                 unsafe { $crate::standalone::boot(start_info, isola_cell_entry) }
             }
         };
+
+        $crate::cell_entry!($entry);
+    };
+}
+
+/// Makes the binary a cell image that starts in cells only, and contains no code of a standalone boot: see
+/// [`cell_image!`](crate::cell_image).
+#[macro_export]
+macro_rules! cells_only_image {
+    ($entry:path) => {
+        #[allow(unsafe_code, reason = "boot code finds the image by this name")]
+        const _: () = {
+            /// Called by boot code.
+            #[unsafe(no_mangle)]
+            extern "sysv64" fn isola_image_main(_: u64) -> ! {
+                $crate::image::refuse_boot()
+            }
+        };
+
+        $crate::cell_entry!($entry);
+    };
+}
+
+/// Defines the entry of a cell, and the note that names it. For [`cell_image!`](crate::cell_image).
+#[doc(hidden)]
+#[macro_export]
+macro_rules! cell_entry {
+    ($entry:path) => {
+        #[allow(unsafe_code, reason = "boot code and the note find the entry by this name")]
+        #[unsafe(no_mangle)]
+        extern "sysv64" fn isola_cell_entry(core_index: u64) -> ! {
+            $entry(core_index)
+        }
 
         #[allow(unsafe_code, reason = "assembly is how a note is made")]
         mod isola_note {
@@ -111,6 +138,14 @@ impl Bounds {
     pub fn loaded(&self) -> PhysRange {
         PhysRange::new(PhysAddr(self.text_start - IMAGE), self.data_end - self.text_start)
     }
+}
+
+/// Ends a machine that has booted an image for cells only.
+#[doc(hidden)]
+pub fn refuse_boot() -> ! {
+    crate::serial::init();
+    crate::serial_line!("this image starts in cells only (it was built with the feature `cells-only`)");
+    crate::power::exit(Authority::OWN, 1)
 }
 
 /// Handles a panic of an image that owns the machine: prints location and message on the serial port, and restarts the

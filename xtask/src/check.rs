@@ -18,6 +18,7 @@ mod manifests;
 mod red_zone;
 mod rooms;
 mod sizes;
+mod small_image;
 mod spelling;
 mod subjects;
 mod switch;
@@ -54,6 +55,7 @@ const CHECKS: &[Check] = &[
     figures::CHECK,
     red_zone::CHECK,
     udp_only::CHECK,
+    small_image::CHECK,
 ];
 
 /// One check.

@@ -287,10 +287,10 @@ pub fn list() -> Vec<Activity> {
         let depth = node.map_or(0, |node| node.depth);
         activities.push((depth, Activity { id, parent: node.and_then(|node| node.parent), usage }));
     }
-    activities.sort_by_key(|(depth, activity)| (*depth, activity.id));
+    activities.sort_unstable_by_key(|(depth, activity)| (*depth, activity.id));
     let mut activities: Vec<Activity> = activities.into_iter().map(|(_, activity)| activity).collect();
-    let index_of: BTreeMap<ActivityId, usize> =
-        activities.iter().enumerate().map(|(index, activity)| (activity.id, index)).collect();
+    let mut index_of: BTreeMap<ActivityId, usize> = BTreeMap::new();
+    index_of.extend(activities.iter().enumerate().map(|(index, activity)| (activity.id, index)));
     for index in (0..activities.len()).rev() {
         let Activity { parent, usage, .. } = activities[index];
         let Some(parent) = parent else { continue };

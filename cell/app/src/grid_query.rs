@@ -86,7 +86,7 @@ fn memory_uses() -> impl Iterator<Item = AnswerRecord> {
     let uses = all.map(|activity| usage(activity.id));
     let mut shown: Vec<MemoryUse> =
         uses.filter(|usage| usage.memory.charged_bytes > 0 || !usage.entitlement.memory.is_empty()).collect();
-    shown.sort_by_key(|usage| core::cmp::Reverse(usage.memory.charged_bytes));
+    shown.sort_unstable_by_key(|usage| (core::cmp::Reverse(usage.memory.charged_bytes), usage.activity));
     shown.truncate(MAX_MEMORY_USES);
     shown.into_iter().map(|usage| AnswerRecord::MemoryUse(Box::new(usage)))
 }
@@ -133,8 +133,8 @@ fn answer_activities(answer: Answer, most: usize) {
 /// does so, too, which comes first.
 fn shown(all: Vec<Activity>, most: usize) -> Vec<Activity> {
     let mut by_use: Vec<usize> = (0..all.len()).collect();
-    // Stable: a parent, which is earlier in the list, precedes a child that has used as much.
-    by_use.sort_by_key(|index| core::cmp::Reverse(all[*index].usage.cycles));
+    // A parent, which is earlier in the list, precedes a child that has used as much.
+    by_use.sort_unstable_by_key(|index| (core::cmp::Reverse(all[*index].usage.cycles), *index));
     by_use.truncate(most);
     by_use.sort_unstable();
     by_use.into_iter().map(|index| all[index]).collect()

@@ -4,7 +4,10 @@ use alloc::string::String;
 use isola_fs::Access;
 use isola_messenger::HandlerRegistration;
 
+#[cfg(not(feature = "cells-only"))]
 pub use isola_bare::cell_image;
+#[cfg(feature = "cells-only")]
+pub use isola_bare::cells_only_image as cell_image;
 pub use isola_bare::heap::CellHeap;
 pub(crate) use isola_bare::programs::user_mode;
 

@@ -65,7 +65,24 @@ mod vectors;
 macro_rules! cell_image {
     ($begin:path, $allocator:ty = $new:expr) => {
         $crate::__private::cell_image!($crate::start::enter_core, $crate::start::before_boot);
+        $crate::cell_parts!($begin, $allocator = $new);
+    };
+}
 
+/// Makes the binary a cell image that starts in cells only, and is smaller: see [`cell_image!`].
+#[macro_export]
+macro_rules! cells_only_image {
+    ($begin:path, $allocator:ty = $new:expr) => {
+        $crate::__private::cells_only_image!($crate::start::enter_core);
+        $crate::cell_parts!($begin, $allocator = $new);
+    };
+}
+
+/// Defines the parts of a cell image behind its entry. For [`cell_image!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! cell_parts {
+    ($begin:path, $allocator:ty = $new:expr) => {
         #[allow(unsafe_code, reason = "the entry of the library OS finds the application by this name")]
         #[unsafe(no_mangle)]
         extern "Rust" fn isola_application_begin() {
@@ -85,5 +102,5 @@ macro_rules! cell_image {
 /// For [`cell_image!`].
 #[doc(hidden)]
 pub mod __private {
-    pub use isola_machine::cell_image;
+    pub use isola_machine::{cell_image, cells_only_image};
 }

@@ -298,7 +298,10 @@ impl GridResource {
         let own = own.map(|(activity, (_, entitlement))| (name_of(*activity), *entitlement));
         let named = settings.by_name.iter().map(|(name, entitlement)| (name.clone(), *entitlement));
         let all = own.chain(named);
-        all.map(|(name, entitlement)| GridEntitlement { resource: self.0, name, entitlement }).collect()
+        // One by one: to collect them would sort them, by code of 5 KB.
+        let mut set = BTreeSet::new();
+        set.extend(all.map(|(name, entitlement)| GridEntitlement { resource: self.0, name, entitlement }));
+        set
     }
 
     /// Returns the rate of which rates can be given as parts, if there is one: the cycles of a core, and the time of a

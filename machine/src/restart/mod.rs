@@ -58,6 +58,10 @@ global_asm!(include_str!("restart.s"), options(att_syntax));
 /// restart.
 static IS_UP: AtomicBool = AtomicBool::new(false);
 
+/// Whether the image has booted by itself. Only [`begin`] sets it: the link drops the code of restarts from an image
+/// without a boot.
+static OWNS_MACHINE: AtomicBool = AtomicBool::new(false);
+
 /// Whether this incarnation is ending.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
@@ -78,6 +82,7 @@ pub struct RestartHistory {
 /// Starts an incarnation: the first step of a boot. The first incarnation copies the image's variables, as they were
 /// loaded.
 pub(crate) fn begin(start_info: u64) {
+    OWNS_MACHINE.store(true, Ordering::Relaxed);
     if PERSISTENT.armed.load(Ordering::Relaxed) != 0 {
         return;
     }
@@ -232,7 +237,7 @@ fn cores_of(resources: &CellResources, memory: &[PhysRange]) -> Vec<Option<Core>
 /// machine with exit code 1; if restarts are too frequent, or on another core than the image's own, stops this core for
 /// good.
 pub fn restart(authority: Authority, cause: RestartCause) -> ! {
-    if PERSISTENT.armed.load(Ordering::Relaxed) == 0 {
+    if !OWNS_MACHINE.load(Ordering::Relaxed) || PERSISTENT.armed.load(Ordering::Relaxed) == 0 {
         power::exit(authority, 1);
     }
     if cpu::initial_apic_id().0 != PERSISTENT.apic.load(Ordering::Relaxed) {
@@ -241,7 +246,7 @@ pub fn restart(authority: Authority, cause: RestartCause) -> ! {
     }
     let now = cpu::cycles();
     if !PERSISTENT.may_restart(now) {
-        serial_line!("this goes wrong all the time: the cells are on their own from now on");
+        serial_line!("too many restarts: the cells continue without a supervisor");
         power::stop();
     }
     PERSISTENT.cause.store(cause as u32, Ordering::Relaxed);

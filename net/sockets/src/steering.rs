@@ -257,8 +257,10 @@ impl CoreNetwork {
 
     /// Continues flows that another core had.
     fn insert_flows(&self, moved: MovedFlows) {
-        let MovedFlows { buckets, flows, records } = moved;
-        let mut records: BTreeMap<ConnId, MovedConnection> = records.into_iter().collect();
+        let MovedFlows { buckets, flows, records: moved } = moved;
+        // One by one: to collect them would sort them, by code of 5 KB.
+        let mut records: BTreeMap<ConnId, MovedConnection> = BTreeMap::new();
+        records.extend(moved);
         let now = stack_now();
         let ids = self.stack.borrow_mut().as_mut().map(|stack| stack.insert(now, flows)).unwrap_or_default();
         let here = ids.into_iter().filter_map(|(before, id)| {

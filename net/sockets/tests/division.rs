@@ -265,7 +265,7 @@ fn each_frame_counts_for_its_activity_in_both_directions() {
         let mut down = dial(8).await;
         assert_eq!(read_exactly(&mut down, DOWNLOAD as usize).await.len() as u64, DOWNLOAD);
     };
-    talk(1, Loss::Never, server, client);
+    run_server_and_client(1, Loss::Never, server, client);
 }
 
 /// A handler that takes long, and counts its requests.
