@@ -23,9 +23,8 @@
 //! after the core's data. The orders of a slot are numbered, so the echo of an earlier order differs from that of the
 //! present one.
 
-use crate::descriptor::Core;
 use crate::id::{ApicId, CoreId, MAX_CORES, NodeId};
-use crate::topology::{CacheId, CoreSite, PackageId, PhysicalCoreId};
+use crate::topology::{CacheId, Core, CoreSite, PackageId, PhysicalCoreId};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The core slots of a cell.

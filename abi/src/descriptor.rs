@@ -8,10 +8,9 @@
 use crate::core_slots::CoreSlots;
 use crate::grid::GridSetup;
 use crate::growth::PluggedMemory;
-use crate::id::{ApicId, CellId, CoreId, NodeId, PhysRange};
+use crate::id::{ApicId, CellId, NodeId, PhysRange};
 use crate::layout::DESCRIPTOR_SIZE;
 use crate::query::Queries;
-use crate::topology::CoreSite;
 use crate::unplug::UnplugRequest;
 use crate::volume::VolumeMount;
 use alloc::string::String;
@@ -20,6 +19,8 @@ use core::fmt;
 use core::net::Ipv4Addr;
 use core::sync::atomic::AtomicU32;
 use serde::{Deserialize, Serialize};
+
+pub use crate::topology::Core;
 
 /// The offset of the encoded descriptor in the descriptor area, in bytes.
 pub const BODY_OFFSET: usize = 4096;
@@ -126,19 +127,6 @@ pub struct Descriptor {
     pub halt_mode: HaltMode,
     /// The settings of the resource grid with which the cell starts.
     pub grid: GridSetup,
-}
-
-/// A core of the cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Core {
-    /// The core's number in the machine.
-    pub id: CoreId,
-    /// The core's local APIC id.
-    pub apic: ApicId,
-    /// The core's NUMA node.
-    pub node: NodeId,
-    /// The core's location, from which its siblings and the cores at the same cache follow.
-    pub site: CoreSite,
 }
 
 /// A range of the pool.
@@ -325,7 +313,8 @@ impl Descriptor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::PhysAddr;
+    use crate::id::{CoreId, PhysAddr};
+    use crate::topology::CoreSite;
     use alloc::vec;
 
     fn descriptor() -> Descriptor {

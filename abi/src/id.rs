@@ -90,3 +90,31 @@ impl PhysRange {
         address.0 >= self.start.0 && address.0 < self.end().0
     }
 }
+
+/// The location of a device in the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DeviceLocation {
+    /// A PCI function.
+    Pci {
+        /// The bus number.
+        bus: u8,
+        /// The device number, a slot in QEMU's terms.
+        device: u8,
+        /// The function number.
+        function: u8,
+    },
+    /// A virtio-mmio register block.
+    Mmio {
+        /// The physical address.
+        address: u64,
+    },
+}
+
+impl fmt::Display for DeviceLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pci { bus, device, function } => write!(f, "PCI {bus:02x}:{device:02x}.{function}"),
+            Self::Mmio { address } => write!(f, "MMIO {address:#x}"),
+        }
+    }
+}

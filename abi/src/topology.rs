@@ -10,7 +10,7 @@
 //! otherwise, the cores of one reported cache or physical core on different nodes count as several caches or physical
 //! cores.
 
-use crate::id::CoreId;
+use crate::id::{ApicId, CoreId, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// A package (socket) of the machine.
@@ -41,4 +41,17 @@ impl CoreSite {
     pub const fn alone(id: CoreId) -> Self {
         Self { package: PackageId(0), cache: CacheId(0), physical: PhysicalCoreId(id.0) }
     }
+}
+
+/// A core of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Core {
+    /// The core's number in the machine.
+    pub id: CoreId,
+    /// The core's local APIC id.
+    pub apic: ApicId,
+    /// The core's NUMA node.
+    pub node: NodeId,
+    /// The core's location, from which its siblings and the cores at the same cache follow.
+    pub site: CoreSite,
 }

@@ -1,6 +1,6 @@
 //! Volumes: block devices with file systems that a cell mounts.
 
-use crate::management::DeviceLocation;
+use crate::id::DeviceLocation;
 use alloc::string::String;
 use core::fmt;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! The reasons for the refusal of a request or an image.
 
-use super::{CellState, DeviceLocation, MAX_IMAGE, MAX_NAME_LEN};
-use crate::id::{CoreId, NodeId};
+use super::{CellState, MAX_IMAGE, MAX_NAME_LEN};
+use crate::id::{CoreId, DeviceLocation, NodeId};
 use crate::integrity::UnmetRequirement;
 use crate::size::ByteSize;
 use alloc::string::String;

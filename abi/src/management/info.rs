@@ -1,15 +1,14 @@
 //! The state of the machine and its cells.
 
-use super::{CellSpec, LoanInfo, MemoryLoanInfo, Restarts};
+use super::{CellSpec, CellState, LoanInfo, MemoryLoanInfo, Restarts};
 use crate::histogram::Distribution;
-use crate::id::{CellId, CoreId, NodeId};
+use crate::id::{CellId, CoreId, DeviceLocation, NodeId};
 use crate::integrity::ImageDigest;
 use crate::report::{CellPhase, CorePhase, CrashKind, MemoryPressure};
 use crate::size::ByteSize;
 use crate::topology::CoreSite;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
 use serde::{Deserialize, Serialize};
 
 /// The machine's resources.
@@ -89,50 +88,10 @@ pub enum CoreOwner {
     InTransfer(CellId),
 }
 
-/// The state of a cell in the supervisor's records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum CellState {
-    /// The cell has its resources, and was not started, or not started again.
-    Created,
-    /// The cell's cores run it.
-    Running,
-    /// The cell was requested to stop.
-    Stopping,
-    /// The application returned.
-    Exited,
-    /// The cell crashed.
-    Crashed,
-    /// The supervisor ended the cell by force, by request.
-    Killed,
-}
-
 impl CellInfo {
     /// Returns the cell's present number of cores.
     pub fn core_count(&self) -> u32 {
         self.cores.iter().filter(|core| core.is_present && !self.state.has_ended()).count() as u32
-    }
-}
-
-impl CellState {
-    /// Returns whether a cell in this state has ended and has no resources.
-    pub fn has_ended(self) -> bool {
-        match self {
-            Self::Created | Self::Running | Self::Stopping => false,
-            Self::Exited | Self::Crashed | Self::Killed => true,
-        }
-    }
-}
-
-impl fmt::Display for CellState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Created => "created",
-            Self::Running => "running",
-            Self::Stopping => "stopping",
-            Self::Exited => "exited",
-            Self::Crashed => "crashed",
-            Self::Killed => "killed",
-        })
     }
 }
 
@@ -188,34 +147,6 @@ pub struct CellInfo {
     pub started_unix_ns: Option<u64>,
     /// The durations of the latest creation, start and end.
     pub durations: Durations,
-}
-
-/// The location of a device in the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum DeviceLocation {
-    /// A PCI function.
-    Pci {
-        /// The bus number.
-        bus: u8,
-        /// The device number, a slot in QEMU's terms.
-        device: u8,
-        /// The function number.
-        function: u8,
-    },
-    /// A virtio-mmio register block.
-    Mmio {
-        /// The physical address.
-        address: u64,
-    },
-}
-
-impl fmt::Display for DeviceLocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pci { bus, device, function } => write!(f, "PCI {bus:02x}:{device:02x}.{function}"),
-            Self::Mmio { address } => write!(f, "MMIO {address:#x}"),
-        }
-    }
 }
 
 /// Durations in ns; `None` for a step that has not happened.

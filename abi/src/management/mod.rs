@@ -24,11 +24,13 @@ mod placement;
 mod resize;
 mod restart;
 mod spec;
+mod state;
 
+pub use crate::id::DeviceLocation;
 pub use error::{ImageFault, ManagementError, TakenCore, TakenCoreOwner};
 pub use info::{
-    ACTIVITIES_PER_PAGE, ActivityPage, ActivityUsage, CellInfo, CellState, CoreInfo, CoreOwner, CoreUsage,
-    Crash, DeviceLocation, Durations, ImageInfo, LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
+    ACTIVITIES_PER_PAGE, ActivityPage, ActivityUsage, CellInfo, CoreInfo, CoreOwner, CoreUsage, Crash,
+    Durations, ImageInfo, LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
 };
 pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS, RestartCause};
 pub use lending::{LendingSpec, LoanInfo, MAX_LEASE_MS, MemoryLoanInfo, ReturnReason};
@@ -36,6 +38,7 @@ pub use placement::{CorePlacement, NoSuchPolicy, PlacementPolicy};
 pub use resize::{CORE_LIMIT_MS, Change, CoresResized, MemoryResized, Mode, ReclaimShortfall};
 pub use restart::{NoRestartPolicy, RestartPolicy, Restarts};
 pub use spec::{CellSpec, NetworkSpec, Text};
+pub use state::CellState;
 
 use crate::frame::MAX_PART_BYTES;
 use crate::id::{CoreId, MAX_CORES};

@@ -1,5 +1,6 @@
 //! The kinds of queries, and the records of their answers, encoded by postcard.
 
+use super::records::whole;
 use super::{ProcessUsage, ProfileSpec, RecordError, TraceSpec};
 use crate::grid::{
     ActivityRule, Entitlement, GridChange, MemoryBudget, PolicyKind, Rate, Resource, RuleChange,
@@ -10,7 +11,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU32;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
 /// A query.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -393,12 +394,5 @@ impl FrameHead {
             return Err(RecordError::Malformed);
         }
         Ok((head, frame))
-    }
-}
-
-pub(super) fn whole<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
-    match postcard::take_from_bytes(bytes) {
-        Ok((value, [])) => Ok(value),
-        _ => Err(RecordError::Malformed),
     }
 }

@@ -3,7 +3,7 @@
 //! A sample is the call stack of a core at a moment that the supervisor chose. Addresses are relative to each other,
 //! which keeps most numbers short. Activities are numbers; a batch has the names of those that it mentions first.
 
-use super::facts::whole;
+use super::records::whole;
 use super::{RecordError, TraceActivity};
 use crate::id::ActivityId;
 use alloc::vec::Vec;

@@ -3,6 +3,7 @@
 use super::{AnswerPiece, FRAMES_BYTES, WORD};
 use alloc::vec::Vec;
 use core::fmt;
+use serde::de::DeserializeOwned;
 
 /// The reason why a cell's answer is not a sequence of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,5 +80,13 @@ impl Records {
         }
         self.taken += WORD + padded;
         Ok(rest.get(..len))
+    }
+}
+
+/// Reads a value that consists of all of `bytes`.
+pub(super) fn whole<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(RecordError::Malformed),
     }
 }

@@ -5,7 +5,7 @@
 //! numbers short. Sites and activities are numbers; a batch has the names of those that it mentions first.
 
 use super::RecordError;
-use super::facts::whole;
+use super::records::whole;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};

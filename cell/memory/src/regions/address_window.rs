@@ -1,10 +1,13 @@
 //! The platform's interface for virtual memory: addresses, and pages at them.
 
-use super::charges::Account;
 use core::fmt;
 use core::ptr::NonNull;
 use isola_abi::layout::PageSize;
 use spin::Once;
+
+/// The account of an activity in the platform's ledger: its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Account(pub u32);
 
 /// The region area of a cell, and the pages in it.
 ///

@@ -8,7 +8,7 @@
 //! page fault cannot allocate: the number of activities of a region is fixed, and the steps of further ones are charged
 //! to the first.
 
-use super::address_window::AddressWindow;
+use super::address_window::{Account, AddressWindow};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// The most activities of a region that are charged for its pages.
@@ -16,10 +16,6 @@ const MAX_ACCOUNTS: usize = 4;
 
 /// The bytes of pages that are charged together.
 const STEP: usize = 64 << 10;
-
-/// The account of an activity in the platform's ledger: its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Account(pub u32);
 
 /// The charges of a region.
 pub(super) struct Charges {

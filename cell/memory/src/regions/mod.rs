@@ -49,9 +49,9 @@ mod stack;
 
 pub(crate) use self::address_window::window;
 pub use self::address_window::{
-    AddressWindow, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, Retirement, install,
+    Account, AddressWindow, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, Retirement,
+    install,
 };
-pub use self::charges::Account;
 pub use self::compaction::{Compaction, CompactionProgress, PageMover};
 pub use self::grace::GracePeriods;
 pub use self::pager::{Filler, Pager};
