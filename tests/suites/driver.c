@@ -2,8 +2,8 @@
 //
 //   driver LIST FIRST [NAME...]     starts at line FIRST (counted from 0) of LIST; with names, runs only these programs
 //
-// LIST has a line `NAME SECONDS COMMAND` for each program. The command runs by /bin/sh in an empty folder of its own, in a
-// session of its own. After its end, or after its time limit, all other processes are killed. For each program the driver
+// LIST has a line `NAME SECONDS COMMAND` for each program. The command runs by /bin/sh in an empty folder and a process group
+// of its own. After its end, or after its time limit, all other processes are killed. For each program the driver
 // prints `@start NAME`, the output with `|` before each line, and `@end NAME exit|signal|timeout NUMBER MILLISECONDS`.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -64,7 +64,8 @@ static void run_child(const char *name, const char *command, int output) {
     for (char *c = folder + 5; *c; c++)
         if (*c == '/') *c = '-';
     mkdir(folder, 0755);
-    setsid();
+    // Not a session of its own: a program that opens a terminal does not get it as the controlling one.
+    setpgid(0, 0);
     int input = open("/dev/null", O_RDONLY);
     dup2(input, 0);
     dup2(output, 1);
@@ -122,6 +123,7 @@ int main(int count, char **arguments) {
     if (count < 3) return 2;
     FILE *list = fopen(arguments[1], "re");
     if (!list) return 2;
+    setsid();
     setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin", 1);
     setenv("HOME", "/root", 1);
     setenv("LC_ALL", "C.UTF-8", 1);

@@ -10,6 +10,7 @@ use isola_tests::suites::{CaseResult, List, Outcome, ProgramRun, Suite};
 use std::collections::{BTreeMap, BTreeSet};
 use std::env::var;
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 /// The reason that a written list has for a failure that a person has yet to explain. The list cannot be parsed with it.
 const UNEXPLAINED: &str = "?";
@@ -18,6 +19,9 @@ fn run(name: &str) {
     if var("ISOLA_SUITE").map_or_else(|_| var(LONG).is_err(), |wanted| wanted != name) {
         return;
     }
+    // A suite has two cores, as many as a small host.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     if [Need::E2fsprogs, Need::Busybox].into_iter().any(|needed| !need(needed)) {
         return;
     }

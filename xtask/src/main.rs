@@ -19,6 +19,7 @@ mod language;
 mod manifest;
 mod mutants;
 mod source;
+mod suite;
 mod test;
 mod workspace;
 
@@ -64,6 +65,8 @@ verbs! {
     language => Language;
     /// Changes a package in one place at a time, and lists the changes that no test detects
     mutants => Mutants;
+    /// Runs a test suite of another project in Linux cells, such as the kernel's selftests
+    suite => Suite;
     /// Runs all tests: checks, host tests, tests on machines in QEMU
     test => Test;
 }

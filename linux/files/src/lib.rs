@@ -62,6 +62,7 @@ mod overlay;
 mod pipe;
 mod poll;
 mod procfs;
+mod resolution;
 pub mod splice;
 mod terminal;
 mod timerfd;

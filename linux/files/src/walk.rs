@@ -6,6 +6,7 @@ use crate::descriptors::DescriptorTable;
 use crate::inode::{CallerIds, Inode, LinkTarget};
 use crate::metadata::InodeKind;
 use crate::open_file::OpenFile;
+use crate::resolution::Resolution;
 use crate::{Errno, PATH_LEN};
 use alloc::borrow::Cow;
 use alloc::sync::Arc;
@@ -188,7 +189,18 @@ impl Caller<'_> {
 
     /// Finds a path.
     pub(crate) async fn find(&self, directory: i32, path: &[u8], last: LastLink) -> Result<Found, Errno> {
-        match self.walk(directory, path, Until::Last(last)).await? {
+        self.find_within(directory, path, last, None).await
+    }
+
+    /// As [`Self::find`], with the restrictions of `openat2`.
+    pub(crate) async fn find_within(
+        &self,
+        directory: i32,
+        path: &[u8],
+        last: LastLink,
+        resolution: Option<&Resolution>,
+    ) -> Result<Found, Errno> {
+        match self.walk(directory, path, Until::Last(last), resolution).await? {
             Walked::Found(found) => Ok(found),
             Walked::Parent(_) => unreachable!("the look-up was to go on to the last component"),
         }
@@ -209,20 +221,29 @@ impl Caller<'_> {
 
     /// Finds the directory of a path's last component.
     pub(crate) async fn find_parent(&self, directory: i32, path: &[u8]) -> Result<Parent, Errno> {
-        match self.walk(directory, path, Until::Parent).await? {
+        match self.walk(directory, path, Until::Parent, None).await? {
             Walked::Parent(parent) => Ok(parent),
             Walked::Found(_) => unreachable!("the look-up was to end at the last component"),
         }
     }
 
-    async fn walk(&self, directory: i32, path: &[u8], until: Until) -> Result<Walked, Errno> {
+    async fn walk(
+        &self,
+        directory: i32,
+        path: &[u8],
+        until: Until,
+        resolution: Option<&Resolution>,
+    ) -> Result<Walked, Errno> {
         match path {
             [] => return Err(Errno::ENOENT),
             _ if path.len() >= PATH_LEN => return Err(Errno::ENAMETOOLONG),
             _ if path.contains(&0) => return Err(Errno::EINVAL),
             _ => {}
         }
-        let mut here = self.start(directory, path)?;
+        let mut here = match resolution {
+            None => self.start(directory, path)?,
+            Some(resolution) => resolution.begin(path)?,
+        };
         let mut rest = Cow::Borrowed(path);
         let (mut at, mut links, mut last_name) = (0, 0, LastName::Root);
         loop {
@@ -251,7 +272,10 @@ impl Caller<'_> {
                     return Ok(Walked::Parent(Parent { directory: here, name: last_name, wants_directory }));
                 }
                 if len == 2 {
-                    here = self.up(here);
+                    here = match resolution {
+                        None => self.up(here),
+                        Some(resolution) => resolution.up(here, |here| self.up(here))?,
+                    };
                 }
                 at += len;
                 continue;
@@ -268,18 +292,36 @@ impl Caller<'_> {
                 let parent = Parent { directory: here, name, wants_directory };
                 return Ok(Walked::Found(Found::Absent(parent)));
             };
+            if let Some(resolution) = resolution {
+                resolution.check_step(&here, &child)?;
+            }
             let follows = !is_last || wants_directory || until == Until::Last(LastLink::Follow);
             if child.dentry.kind() == InodeKind::Symlink && follows {
                 links += 1;
                 if links > MOST_LINKS {
                     return Err(Errno::ELOOP);
                 }
-                match child.inode().follow(self.ids).await? {
+                if let Some(resolution) = resolution {
+                    resolution.check_link()?;
+                }
+                let target = child.inode().follow(self.ids).await?;
+                if let Some(resolution) = resolution {
+                    match &target {
+                        LinkTarget::Path(_) => {}
+                        LinkTarget::Location(target) => resolution.check_magic_link(&here, Some(target))?,
+                        LinkTarget::Object(file) => resolution.check_magic_link(&here, file.location())?,
+                    }
+                }
+                match target {
                     LinkTarget::Path(target) if target.is_empty() => return Err(Errno::ENOENT),
                     LinkTarget::Path(mut target) => {
                         target.extend_from_slice(&rest[at + len..]);
                         if target.first() == Some(&b'/') {
-                            here = self.view.root();
+                            let root = self.view.root();
+                            here = match resolution {
+                                None => root,
+                                Some(resolution) => resolution.root_of_link(&here, root)?,
+                            };
                         }
                         (rest, at, last_name) = (Cow::Owned(target), 0, LastName::Root);
                         continue;

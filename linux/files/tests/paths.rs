@@ -45,3 +45,52 @@ fn links_are_followed_up_to_forty() {
     assert!(system.stat("/n40").is_ok());
     assert_eq!(system.stat("/n41"), Err(Errno::ELOOP));
 }
+
+#[test]
+fn openat2_restricts_the_look_up() {
+    const BENEATH: u32 = linux::RESOLVE_BENEATH;
+    const IN_ROOT: u32 = linux::RESOLVE_IN_ROOT;
+    let system = System::new();
+    for path in ["/jail", "/jail/d", "/jail/etc", "/etc"] {
+        system.mkdir(path).unwrap();
+    }
+    system.write_file("/jail/d/f", b"x").unwrap();
+    system.write_file("/jail/etc/name", b"inside").unwrap();
+    system.write_file("/etc/name", b"outside").unwrap();
+    for (target, path) in [
+        ("/etc/name", "/jail/absolute"),
+        ("../etc/name", "/jail/above"),
+        ("d/f", "/jail/within"),
+        ("d/../../etc/name", "/jail/deep"),
+    ] {
+        system.symlink(target, path).unwrap();
+    }
+    let jail = system.open("/jail", linux::O_PATH).unwrap();
+    let jail = system.descriptors.install(jail, isola_linux_files::OnExec::Keep, 9).unwrap();
+    let open = |path: &str, resolve: u32| {
+        let file = now(system.caller().open_restricted(jail, path.as_bytes(), linux::O_RDONLY, 0, resolve))?;
+        now(file.read_bytes(0, 100))
+    };
+    assert_eq!(open("d/../within", BENEATH).unwrap(), b"x");
+    for path in ["..", "../jail/d/f", "/jail/d/f", "absolute", "above", "deep", "d/../../jail"] {
+        assert_eq!(open(path, BENEATH), Err(Errno::EXDEV), "{path}");
+    }
+    for path in ["absolute", "above", "deep", "/etc/name", "/../../etc/name", "../etc/name"] {
+        assert_eq!(open(path, IN_ROOT).unwrap(), b"inside", "{path}");
+        assert_ne!(open(path, 0).ok(), Some(b"inside".to_vec()), "{path}");
+    }
+    assert_eq!(open("within", linux::RESOLVE_NO_SYMLINKS), Err(Errno::ELOOP));
+    assert_eq!(open("d/f", linux::RESOLVE_NO_SYMLINKS).unwrap(), b"x");
+    assert_eq!(open("above", linux::RESOLVE_NO_MAGICLINKS | linux::RESOLVE_NO_XDEV).unwrap(), b"outside");
+    assert_eq!(open("d/f", linux::RESOLVE_CACHED), Err(Errno::EAGAIN));
+    assert_eq!(open("d/f", BENEATH | IN_ROOT), Err(Errno::EINVAL));
+    assert_eq!(open("d/f", 1 << 6), Err(Errno::EINVAL));
+    let with = |flags, mode| {
+        now(system.caller().open_restricted(jail, b"new", flags, mode, BENEATH)).map(|file| file.metadata())
+    };
+    assert_eq!(with(linux::O_RDONLY, 0o600), Err(Errno::EINVAL));
+    assert_eq!(with(linux::O_PATH | linux::O_CREAT, 0), Err(Errno::EINVAL));
+    assert_eq!(with(1 << 30, 0), Err(Errno::EINVAL));
+    assert!(with(linux::O_CREAT | linux::O_WRONLY, 0o600).is_ok());
+    assert!(system.stat("/jail/new").is_ok());
+}

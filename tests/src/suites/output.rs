@@ -166,7 +166,9 @@ fn is_nameless_pass(line: &str) -> bool {
 
 /// Whether a line of the output is likely to say why a program failed.
 fn is_telling(line: &str) -> bool {
-    const SUMMARIES: [&str; 6] = ["# Totals", "# FAILED", "FAIL", "exit status", "TAP version", "# Planned"];
+    const SUMMARIES: [&str; 10] = [
+        "# Totals", "# FAILED", "FAIL", "exit status", "TAP version", "# Planned", "test result:", "failures:", "test ", "note:",
+    ];
     !line.trim().is_empty() && !SUMMARIES.iter().any(|summary| line.starts_with(summary))
 }
 

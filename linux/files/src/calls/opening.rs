@@ -6,6 +6,7 @@ use crate::dentry::Location;
 use crate::inode::{NewContent, NewInode};
 use crate::metadata::InodeKind;
 use crate::open_file::OpenFile;
+use crate::resolution::Resolution;
 use crate::walk::{Caller, Found, LastLink, LastName, Parent};
 use crate::watch;
 use alloc::sync::Arc;
@@ -48,6 +49,50 @@ impl Caller<'_> {
         flags: u32,
         mode: u32,
     ) -> Result<Arc<OpenFile>, Errno> {
+        self.open_within(directory, path, flags, mode, None).await
+    }
+
+    /// Opens a file, as `openat2`: without unknown flags, and with restrictions of the look-up.
+    ///
+    /// # Errors
+    /// Those of openat2(2). [`Errno::EAGAIN`] for `RESOLVE_CACHED`: no look-up is certain to need no storage.
+    pub async fn open_restricted(
+        &self,
+        directory: i32,
+        path: &[u8],
+        flags: u32,
+        mode: u32,
+        resolve: u32,
+    ) -> Result<Arc<OpenFile>, Errno> {
+        let is_path = flags & linux::O_PATH != 0;
+        let creates = flags & (linux::O_CREAT | UNNAMED) != 0;
+        if flags & !KNOWN != 0
+            || mode & !0o7777 != 0
+            || (mode != 0 && !creates)
+            || (is_path && flags & !PATH_FLAGS != 0)
+            || !Resolution::are_valid(resolve)
+        {
+            return Err(Errno::EINVAL);
+        }
+        if resolve & linux::RESOLVE_CACHED != 0 {
+            return Err(Errno::EAGAIN);
+        }
+        if resolve == 0 {
+            return self.open_at(directory, path, flags, mode).await;
+        }
+        let begin = if Resolution::is_scoped(resolve) { b"." } else { path };
+        let resolution = Resolution::new(resolve, self.start(directory, begin)?);
+        self.open_within(directory, path, flags, mode, Some(&resolution)).await
+    }
+
+    async fn open_within(
+        &self,
+        directory: i32,
+        path: &[u8],
+        flags: u32,
+        mode: u32,
+        resolution: Option<&Resolution>,
+    ) -> Result<Arc<OpenFile>, Errno> {
         let mut flags = flags & KNOWN;
         if flags & linux::O_PATH != 0 {
             flags &= PATH_FLAGS;
@@ -55,6 +100,9 @@ impl Caller<'_> {
             flags |= LARGE_FILE;
         }
         if flags & UNNAMED != 0 {
+            if resolution.is_some() {
+                return Err(Errno::EOPNOTSUPP);
+            }
             return self.open_unnamed(directory, path, flags, mode).await;
         }
         if flags & linux::O_CREAT != 0 && flags & linux::O_DIRECTORY != 0 {
@@ -70,7 +118,13 @@ impl Caller<'_> {
         let last =
             if flags & linux::O_NOFOLLOW != 0 || is_exclusive { LastLink::Keep } else { LastLink::Follow };
         for _ in 0..TRIES {
-            match self.find(directory, path, last).await? {
+            let found = self.find_within(directory, path, last, resolution).await?;
+            match (&found, resolution) {
+                (Found::Location(location), Some(resolution)) => resolution.check_end(location)?,
+                (Found::Absent(parent), Some(resolution)) => resolution.check_end(&parent.directory)?,
+                _ => {}
+            }
+            match found {
                 Found::Location(_) | Found::Object(_) if is_exclusive => return Err(Errno::EEXIST),
                 Found::Location(location) => return self.open_existing(location, flags).await,
                 Found::Object(file) => return self.open_again(&file, flags),

@@ -412,6 +412,8 @@ calls! {
     #[doc = "As clone; no set_tid, no cgroup."]
     __NR_clone3(arguments, size) => processes::clone3 [wait];
     __NR_close_range(first, last, flags) => files::close_range;
+    #[doc = "RESOLVE_CACHED is EAGAIN; O_TMPFILE has no restrictions."]
+    __NR_openat2(directory, path, how, len) => files::openat2 [wait];
     __NR_pidfd_getfd(descriptor, target, flags) => process_files::pidfd_getfd;
     __NR_faccessat2(directory, path, mode, flags) => files::faccessat2 [wait];
     __NR_futex_waitv(words, count, flags, timeout, clock) => futex::futex_waitv [wait];

@@ -22,6 +22,31 @@ pub async fn openat(thread: &mut Thread, directory: i32, path: u64, flags: u32, 
     install(thread, file, flags)
 }
 
+pub async fn openat2(thread: &mut Thread, directory: i32, path: u64, how: u64, len: u64) -> CallResult {
+    /// The size of `struct open_how`: flags, mode, resolve.
+    const SIZE: u64 = 24;
+    if len < SIZE {
+        return Err(Errno::EINVAL);
+    }
+    if len > crate::calls::PAGE {
+        return Err(Errno::E2BIG);
+    }
+    let mut bytes = alloc::vec![0; len as usize];
+    thread.memory.read_to(how, &mut bytes).await?;
+    if bytes[SIZE as usize..].iter().any(|byte| *byte != 0) {
+        return Err(Errno::E2BIG);
+    }
+    let word = |index: usize| {
+        let word = u64::from_le_bytes(core::array::from_fn(|at| bytes[8 * index + at]));
+        u32::try_from(word).map_err(|_| Errno::EINVAL)
+    };
+    let (flags, mode, resolve) = (word(0)?, word(1)?, word(2)?);
+    let path = thread.memory.path(path).await?;
+    let caller = thread.caller();
+    let file = thread.interruptible(caller.open_restricted(directory, &path, flags, mode, resolve)).await??;
+    install(thread, file, flags)
+}
+
 pub async fn open(thread: &mut Thread, path: u64, flags: u32, mode: u32) -> CallResult {
     openat(thread, AT_FDCWD, path, flags, mode).await
 }
