@@ -164,6 +164,7 @@ pub struct CallerIds {
 }
 
 /// Where a symbolic link leads.
+#[derive(Clone)]
 pub enum LinkTarget {
     /// To a path.
     Path(Vec<u8>),

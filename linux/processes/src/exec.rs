@@ -18,7 +18,7 @@ use isola_linux_abi::numbers::{
     CAP_DAC_OVERRIDE, MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, MAP_STACK, O_CLOEXEC, O_RDONLY,
     PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, RLIMIT_STACK, X_OK,
 };
-use isola_linux_files::{Caller, InodeKind, OpenFile};
+use isola_linux_files::{Caller, InodeKind, LinkTarget, OpenFile};
 use isola_linux_memory::{MapRequest, MemoryCharge, MemoryLayout, MemoryLimits, PageSource, ProcessMemory};
 use isola_user_mode::PAGE_SIZE;
 
@@ -42,7 +42,7 @@ struct NewProgram {
     memory: Arc<ProcessMemory>,
     registers: UserRegisters,
     stack: InitialStack,
-    path: Vec<u8>,
+    executable: LinkTarget,
     name: Vec<u8>,
 }
 
@@ -100,7 +100,7 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
     }
     {
         let mut facts = thread.process.program.lock();
-        facts.path = program.path;
+        facts.executable = Some(program.executable);
         facts.arguments = program.stack.arguments;
         facts.environment = program.stack.environment;
         facts.memory = Some(thread.memory.clone());
@@ -152,7 +152,7 @@ async fn prepare(thread: &Thread, file: Arc<OpenFile>, mut input: ProgramInput) 
 
 async fn load_program(
     thread: &Thread,
-    file: &OpenFile,
+    file: &Arc<OpenFile>,
     head: &[u8],
     input: ProgramInput,
     name: Vec<u8>,
@@ -207,7 +207,11 @@ async fn load_program(
         rflags: INITIAL_FLAGS,
         ..UserRegisters::default()
     };
-    Ok(NewProgram { memory, registers, stack, path: input.path, name })
+    let executable = match file.location() {
+        Some(location) => LinkTarget::Location(location.clone()),
+        None => LinkTarget::Object(file.clone()),
+    };
+    Ok(NewProgram { memory, registers, stack, executable, name })
 }
 
 /// Parses the headers of an ELF file, of which `head` are the first bytes. Also returns its pages.

@@ -14,7 +14,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use isola_linux_files::{DescriptorTable, Events, Pollee, View};
+use isola_linux_files::{DescriptorTable, Events, LinkTarget, Pollee, View};
 use isola_linux_memory::ProcessMemory;
 use spin::Mutex;
 
@@ -63,8 +63,8 @@ pub struct Process {
 /// The program of a process, for `/proc/PID`.
 #[derive(Clone, Default)]
 pub struct ProgramFacts {
-    /// The path of its file.
-    pub path: Vec<u8>,
+    /// Its file, to which `/proc/PID/exe` leads: the location, or the open file if it has none.
+    pub executable: Option<LinkTarget>,
     /// The addresses of its arguments: of the first byte and behind the last.
     pub arguments: (u64, u64),
     /// The same of its environment.

@@ -432,6 +432,10 @@ fn a_thread_moves_to_an_allowed_core_before_its_call_returns() {
     };
     let program = Program::new()
         .store(DATA, &4_u64.to_le_bytes())
+        .syscall(linux::__NR_sched_getaffinity, &[-1_i64 as u64, 8, DATA])
+        .returns(-3)
+        .syscall(linux::__NR_sched_setaffinity, &[-1_i64 as u64, 8, DATA])
+        .returns(-3)
         .syscall(linux::__NR_sched_setaffinity, &[0, 8, DATA])
         .returns(0)
         .syscall(linux::__NR_getcpu, &[DATA + 8, 0, 0])

@@ -239,6 +239,24 @@ fn a_signal_without_room_for_its_frame_becomes_sigsegv() {
 }
 
 #[test]
+fn the_link_to_a_program_is_absolute_although_its_path_was_not() {
+    let cell = Cell::new();
+    let program = Program::new()
+        .store(DATA, b"other\0")
+        .syscall(linux::__NR_execve, &[DATA, DATA + 0x20, 0]);
+    cell.mount("/proc", isola_linux_processes::proc::proc_file_system(&cell.system));
+    cell.install("/program", program);
+    let other = Program::new()
+        .store(DATA, b"/proc/self/exe\0")
+        .syscall(linux::__NR_readlink, &[DATA, DATA + 0x100, 100])
+        .returns(6)
+        .expect(DATA + 0x100, b"/other\0")
+        .exits(0);
+    cell.install_at("/other", CODE + 0x10_0000, other);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
 fn the_upper_half_of_the_number_of_a_call_does_not_count() {
     let cell = Cell::new();
     let program = Program::new().call(7 << 32 | u64::from(linux::__NR_getpid), [0; 6]).returns(1).exits(0);

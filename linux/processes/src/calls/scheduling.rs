@@ -38,6 +38,11 @@ fn find(thread: &Thread, tid: i32) -> Result<(Arc<Process>, Arc<ThreadState>), E
     }
 }
 
+/// As [`find`], for calls that search for an id below 0 too.
+fn find_for_affinity(thread: &Thread, tid: i32) -> Result<(Arc<Process>, Arc<ThreadState>), Errno> {
+    if tid < 0 { Err(Errno::ESRCH) } else { find(thread, tid) }
+}
+
 /// Verifies that the caller may change the scheduling of a process.
 fn check_owner(thread: &Thread, process: &Process) -> Result<(), Errno> {
     let (own, other) = (thread.credentials.user, *process.user.lock());
@@ -46,7 +51,7 @@ fn check_owner(thread: &Thread, process: &Process) -> Result<(), Errno> {
 }
 
 pub async fn sched_getaffinity(thread: &mut Thread, tid: i32, len: u32, mask: u64) -> CallResult {
-    let (_, state) = find(thread, tid)?;
+    let (_, state) = find_for_affinity(thread, tid)?;
     // 64 cores at most.
     const NEEDED: usize = 8;
     if !len.is_multiple_of(8) || (len as usize) < NEEDED {
@@ -65,7 +70,7 @@ pub async fn sched_setaffinity(thread: &mut Thread, tid: i32, len: u32, mask: u6
     let mut bytes = [0_u8; 8];
     let len = (len as usize).min(bytes.len());
     thread.memory.read_to(mask, &mut bytes[..len]).await?;
-    let (process, state) = find(thread, tid)?;
+    let (process, state) = find_for_affinity(thread, tid)?;
     check_owner(thread, &process)?;
     let allowed = u64::from_le_bytes(bytes);
     let cores = thread.system.environment.cores();

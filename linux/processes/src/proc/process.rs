@@ -51,7 +51,7 @@ pub(super) fn directory(system: &Arc<System>, process: &Arc<Process>) -> Arc<dyn
         .text("oom_score_adj", Adjustment { system: Arc::downgrade(system), process: process.clone() })
         .text("cmdline", Memory { process: process.clone(), range: |facts| facts.arguments })
         .text("environ", Memory { process: process.clone(), range: |facts| facts.environment })
-        .link("exe", link(|process| Some(LinkTarget::Path(process.program.lock().path.clone()))))
+        .link("exe", link(|process| process.program.lock().executable.clone()))
         .link("cwd", link(|process| Some(LinkTarget::Location(view(process)?.working_directory()))))
         .link("root", link(|process| Some(LinkTarget::Location(view(process)?.root()))))
         .directory("fd", Arc::new(Descriptors { process: process.clone() }))

@@ -18,7 +18,7 @@ const MOST_ENTRIES: usize = 1 << 16;
 /// The most descriptors of `select`.
 const MOST_SELECTED: usize = 1024;
 /// The most events that `epoll_wait` returns at once.
-const MOST_EVENTS: usize = 4096;
+const MOST_EVENTS: usize = 1 << 16;
 
 /// Waits until an entry is ready, or a time of the monotonic clock. Returns the events of each entry.
 async fn wait_for(
