@@ -347,10 +347,10 @@ calls! {
     __NR_readlinkat(directory, path, buffer, len) => files::readlinkat [wait];
     __NR_fchmodat(directory, path, mode) => files::fchmodat [wait];
     __NR_faccessat(directory, path, mode) => files::faccessat [wait];
-    #[doc = "CLONE_FILES and CLONE_FS only."]
-    __NR_unshare(flags) => processes::unshare;
     __NR_pselect6(count, readable, writable, exceptional, timeout, mask) => files::pselect6 [wait];
     __NR_ppoll(list, count, timeout, mask, len) => files::ppoll [wait];
+    #[doc = "CLONE_FILES and CLONE_FS only."]
+    __NR_unshare(flags) => processes::unshare;
     __NR_set_robust_list(head, len) => identity::set_robust_list;
     __NR_get_robust_list(pid, head, len) => identity::get_robust_list [wait];
     __NR_splice(from, from_offset, to, to_offset, len, flags) => files::splice [wait];
