@@ -441,6 +441,20 @@ async fn check(disk: SimDisk) {
     let target = caller.read_link_at(CWD, b"/long").await.unwrap();
     assert_eq!(target.len(), "/usr/bin/program".len() + 100);
     let file = caller.open_at(CWD, b"/long", linux::O_RDONLY, 0).await.unwrap();
+    // A piece that begins in a page in memory and continues in one that is not is read once, and in full.
+    let mut read = Vec::new();
+    loop {
+        let mut piece = UserBuffer::of_bytes(&[0; 3000]);
+        let mut contents = piece.clone();
+        let count = file.read(&mut piece).await.unwrap();
+        if count == 0 {
+            break;
+        }
+        assert!(count == 3000 || read.len() + count == 300_001, "{count} bytes at {}", read.len());
+        contents.truncate(count);
+        read.extend(contents.read_all());
+    }
+    assert!(read == data(300_001));
     assert_eq!(file.read_bytes(0, 1 << 20).await.unwrap(), data(300_001));
     let pages = file.pages().unwrap();
     let frame = pages.fetch(1).await.unwrap();

@@ -271,6 +271,7 @@ impl Inode for OverlayInode {
         let len = buffer.len();
         match backing.read_at(offset, buffer) {
             Outcome::Done(result) => return Outcome::Done(result),
+            // The future borrows `backing`, and cannot be returned.
             waits => drop(waits),
         }
         // The buffer has what could be read without waiting.
