@@ -120,6 +120,7 @@ impl<F: Fn(CallerIds) -> Result<LinkTarget, Errno> + Send + Sync> GeneratedLink 
 /// A directory with fixed names.
 #[derive(Clone, Default)]
 pub struct FixedDirectory {
+    owner: (u32, u32),
     nodes: BTreeMap<Vec<u8>, GeneratedNode>,
 }
 
@@ -127,6 +128,12 @@ impl FixedDirectory {
     /// Creates an empty directory.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns the directory with an owner and a group, which are those of its texts and links as well.
+    #[must_use]
+    pub fn owned_by(self, owner: (u32, u32)) -> Self {
+        Self { owner, ..self }
     }
 
     /// Adds a text under a path, with the directories that lead to it. A node that the path has already is replaced.
@@ -179,7 +186,7 @@ fn add(
             .collect(),
         _ => BTreeMap::new(),
     };
-    let inner = FixedDirectory { nodes: add(inner, rest, node) };
+    let inner = FixedDirectory { owner: (0, 0), nodes: add(inner, rest, node) };
     nodes.insert(name, GeneratedNode::Directory(Arc::new(inner)));
     nodes
 }
@@ -191,6 +198,10 @@ impl GeneratedDirectory for FixedDirectory {
 
     fn names(&self, _caller: CallerIds) -> Vec<(Vec<u8>, InodeKind)> {
         self.nodes.iter().map(|(name, node)| (name.clone(), node.kind())).collect()
+    }
+
+    fn owner(&self) -> (u32, u32) {
+        self.owner
     }
 }
 

@@ -232,9 +232,14 @@ impl Credentials {
         Ok(())
     }
 
-    /// Changes the credentials for `execve`: saved and file ids become the effective ones; user 0 gets all capabilities
-    /// of the bounding set.
-    pub fn execute(&mut self) {
+    /// Changes the credentials for `execve` of a file that sets these effective ids: saved and file ids become the
+    /// effective ones; user 0 gets all capabilities of the bounding set.
+    pub fn execute(&mut self, user: Option<u32>, group: Option<u32>) {
+        self.user.effective = user.unwrap_or(self.user.effective);
+        self.group.effective = group.unwrap_or(self.group.effective);
+        if user.is_some() || group.is_some() {
+            self.capabilities.ambient = 0;
+        }
         self.user.saved = self.user.effective;
         self.user.files = self.user.effective;
         self.group.saved = self.group.effective;
@@ -307,7 +312,7 @@ mod tests {
         assert!(credentials.has(CAP_KILL));
         assert_eq!(credentials.set_capabilities(kill | 1, kill, 0), Err(Errno::EPERM));
         assert_eq!(credentials.set_capabilities(0, kill, 0), Err(Errno::EPERM));
-        credentials.execute();
+        credentials.execute(None, None);
         assert_eq!((credentials.capabilities.permitted, credentials.keeps_capabilities), (0, false));
     }
 
@@ -315,7 +320,22 @@ mod tests {
     fn execve_gives_root_what_the_bounding_set_allows() {
         let mut credentials = Credentials::of(0, 0, vec![]);
         credentials.capabilities.bounding = 3;
-        credentials.execute();
+        credentials.execute(None, None);
         assert_eq!((credentials.capabilities.permitted, credentials.capabilities.effective), (3, 3));
+    }
+
+    #[test]
+    fn a_file_sets_the_effective_and_saved_ids_but_not_the_real_ones() {
+        let mut credentials = Credentials::of(33, 33, vec![]);
+        credentials.capabilities.inheritable = 1 << CAP_CHOWN;
+        credentials.capabilities.ambient = 1 << CAP_CHOWN;
+        let mut other = credentials.clone();
+        credentials.execute(Some(0), None);
+        assert_eq!(credentials.user, Ids { real: 33, effective: 0, saved: 0, files: 0 });
+        assert_eq!(credentials.group, Ids::all(33));
+        assert!(credentials.has(CAP_KILL));
+        other.execute(None, Some(7));
+        assert_eq!(other.group, Ids { real: 33, effective: 7, saved: 7, files: 7 });
+        assert_eq!((other.capabilities.effective, other.capabilities.ambient), (0, 0));
     }
 }

@@ -7,7 +7,9 @@ use crate::signals::{
 };
 use crate::thread::{InterruptedCall, SYSCALL_LEN, Thread};
 use isola_abi::user_context::UserRegisters;
-use isola_linux_abi::numbers::{__NR_restart_syscall, SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART};
+use isola_linux_abi::numbers::{
+    __NR_restart_syscall, RLIMIT_CORE, SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART,
+};
 
 /// The result of [`deliver`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,8 +95,10 @@ fn default_action(thread: &mut Thread, signal: Signal) {
 
 /// Ends the process by a signal.
 fn kill(thread: &mut Thread, signal: Signal) {
-    let dumps_core = signal.default_action() == DefaultAction::Core;
-    if dumps_core {
+    let is_error = signal.default_action() == DefaultAction::Core;
+    // There are no core files, but parents learn whether Linux had written one.
+    let dumps_core = is_error && thread.process.limits.lock().soft(RLIMIT_CORE) > 0;
+    if is_error {
         let UserRegisters { rip, rsp, .. } = *thread.registers();
         let (pid, fault) = (thread.process.pid, thread.fault.address);
         thread.system.environment.report(&alloc::format!(

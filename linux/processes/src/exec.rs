@@ -1,5 +1,6 @@
 //! `execve`: a process executes another program.
 
+use crate::credentials::{Credentials, Ids};
 use crate::loader::{
     FILE_HEADER_LEN, HEAD_LEN, HeaderTable, InitialStack, Loaded, Placement, Program, ProgramInput,
     interpreter, load,
@@ -16,7 +17,8 @@ use isola_linux_abi::numbers::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FDCWD, AT_FLAGS, AT_GID, AT_HWCAP, AT_HWCAP2,
     AT_MINSIGSTKSZ, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_SECURE, AT_SYSINFO_EHDR, AT_UID,
     CAP_DAC_OVERRIDE, MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, MAP_STACK, O_CLOEXEC, O_RDONLY,
-    PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, RLIMIT_STACK, X_OK,
+    PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, RLIMIT_STACK, S_ISGID, S_ISUID,
+    S_IXGRP, X_OK,
 };
 use isola_linux_files::{Caller, InodeKind, LinkTarget, OpenFile};
 use isola_linux_memory::{MapRequest, MemoryCharge, MemoryLayout, MemoryLimits, PageSource, ProcessMemory};
@@ -44,6 +46,8 @@ struct NewProgram {
     stack: InitialStack,
     executable: LinkTarget,
     name: Vec<u8>,
+    /// The credentials with which it starts.
+    credentials: Credentials,
 }
 
 /// Opens a file to execute it.
@@ -110,10 +114,14 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
     thread.process.timers.delete_all(&thread.system, &thread.process);
     thread.process.signals.lock().actions.reset_functions();
     thread.state.signals.lock().alternate = Default::default();
-    let mut credentials = thread.credentials.clone();
-    credentials.execute();
-    thread.set_credentials(credentials);
-    thread.process.is_dumpable.store(true, Ordering::Relaxed);
+    let is_same = |before: Ids, after: Ids| before.effective == after.effective;
+    let keeps_ids = is_same(thread.credentials.user, program.credentials.user)
+        && is_same(thread.credentials.group, program.credentials.group);
+    if !keeps_ids {
+        thread.process.parent_death_signal.store(0, Ordering::Relaxed);
+    }
+    thread.set_credentials(program.credentials);
+    thread.process.is_dumpable.store(keeps_ids, Ordering::Relaxed);
     thread.restart = None;
     thread.system.family.lock().executed(thread.process.pid);
     if core::mem::take(&mut thread.has_parents_memory) {
@@ -185,7 +193,8 @@ async fn load_program(
         Some((linker, source)) => load(&memory, linker, source, Placement::Anywhere).await?,
         None => loaded,
     };
-    let mut auxiliary = auxiliary(thread, &program, loaded, linker.is_some().then_some(start));
+    let credentials = credentials_of(thread, file);
+    let mut auxiliary = auxiliary(&credentials, &program, loaded, linker.is_some().then_some(start));
     auxiliary.push((AT_SYSINFO_EHDR, system.vdso.map(&memory).await?));
     let top = memory.layout().stack_top;
     let stack = input.lay_out(top, &auxiliary, system.random_bytes())?;
@@ -211,7 +220,7 @@ async fn load_program(
         Some(location) => LinkTarget::Location(location.clone()),
         None => LinkTarget::Object(file.clone()),
     };
-    Ok(NewProgram { memory, registers, stack, executable, name })
+    Ok(NewProgram { memory, registers, stack, executable, name, credentials })
 }
 
 /// Parses the headers of an ELF file, of which `head` are the first bytes. Also returns its pages.
@@ -248,9 +257,28 @@ pub fn memory_limits(process: &Process) -> MemoryLimits {
     }
 }
 
+/// Returns the credentials with which a program starts. A script's own bits have no effect: the file is the interpreter.
+fn credentials_of(thread: &Thread, file: &OpenFile) -> Credentials {
+    let mut credentials = thread.credentials.clone();
+    let is_refused = credentials.no_new_privileges
+        || file.location().is_none_or(|location| location.mount().flags.no_set_user_id);
+    let metadata = file.metadata();
+    let has = |bits: u32| !is_refused && metadata.permissions & bits == bits;
+    // Without the permission of the group to execute it, the set-group-id bit had another meaning.
+    let group = has(S_ISGID | S_IXGRP).then_some(metadata.group);
+    credentials.execute(has(S_ISUID).then_some(metadata.user), group);
+    credentials
+}
+
 /// Returns the auxiliary vector but its addresses in the stack.
-fn auxiliary(thread: &Thread, program: &Program, loaded: Loaded, linker: Option<Loaded>) -> Vec<(u32, u64)> {
-    let (user, group) = (thread.credentials.user, thread.credentials.group);
+fn auxiliary(
+    credentials: &Credentials,
+    program: &Program,
+    loaded: Loaded,
+    linker: Option<Loaded>,
+) -> Vec<(u32, u64)> {
+    let (user, group) = (credentials.user, credentials.group);
+    // The linker then ignores LD_PRELOAD and its like.
     let is_secure = user.real != user.effective || group.real != group.effective;
     alloc::vec![
         (AT_HWCAP, hardware_capabilities()),

@@ -38,7 +38,9 @@ pub async fn end_thread(mut thread: Thread) {
     }
     drop(memory);
     let is_last = process.remove_thread(&state);
-    if state.tid() != process.pid {
+    if state.tid() == process.pid {
+        process.program.lock().name = core::mem::take(&mut *state.name.lock());
+    } else {
         system.family.lock().remove_thread(state.tid());
     }
     if is_last {

@@ -65,6 +65,8 @@ pub struct Process {
 pub struct ProgramFacts {
     /// Its file, to which `/proc/PID/exe` leads: the location, or the open file if it has none.
     pub executable: Option<LinkTarget>,
+    /// The name that the first thread had at the process's end.
+    pub name: Vec<u8>,
     /// The addresses of its arguments: of the first byte and behind the last.
     pub arguments: (u64, u64),
     /// The same of its environment.

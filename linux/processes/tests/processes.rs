@@ -4,6 +4,7 @@ mod common;
 
 use common::{CODE, Cell, DATA, Steps};
 use isola_linux_abi::numbers as linux;
+use isola_linux_abi::prctl;
 use isola_linux_processes::ExitStatus;
 use isola_linux_processes::signals::Signal;
 use isola_linux_sim::{Program, STEP_SIZE};
@@ -132,14 +133,14 @@ fn scripts_are_executed_by_their_interpreters() {
 fn a_fault_without_a_handler_ends_the_process_and_says_so() {
     let cell = Cell::new();
     cell.install("/program", Program::new().store(0x1000, b"x"));
-    let status = ExitStatus::Killed { signal: Signal::SIGSEGV, dumps_core: true };
+    let status = ExitStatus::Killed { signal: Signal::SIGSEGV, dumps_core: false };
     assert_eq!(cell.run(&["/program"]), status);
     let reports = cell.environment.reports.lock().unwrap();
     assert!(reports[0].contains("process 1 ends by SIGSEGV"), "{reports:?}");
     drop(reports);
     let cell = Cell::new();
     cell.install("/program", Program::new().exception(0, 0));
-    let status = ExitStatus::Killed { signal: Signal::SIGFPE, dumps_core: true };
+    let status = ExitStatus::Killed { signal: Signal::SIGFPE, dumps_core: false };
     assert_eq!(cell.run(&["/program"]), status);
 }
 
@@ -414,6 +415,128 @@ fn vfork_suspends_the_parent_until_the_child_ends() {
         .syscall(linux::__NR_exit, &[0]);
     cell.install("/program", program);
     assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
+fn a_program_with_a_set_user_id_bit_runs_as_its_owner() {
+    /// Verifies the ids that a call returns: real, effective, saved.
+    fn ids(program: Program, call: u32, expected: [u32; 3]) -> Program {
+        let at = [DATA + 0x100, DATA + 0x104, DATA + 0x108];
+        program.syscall(call, &at).returns(0).step(move |processor| {
+            let mut found = [0; 12];
+            processor.load(DATA + 0x100, &mut found)?;
+            let expected: Vec<u8> = expected.iter().flat_map(|id| id.to_le_bytes()).collect();
+            assert_eq!(found[..], expected[..]);
+            Ok(())
+        })
+    }
+    // With and without `PR_SET_NO_NEW_PRIVS`.
+    for (refused, user, group) in [(false, [33, 0, 0], [33, 7, 7]), (true, [33; 3], [33; 3])] {
+        let cell = Cell::new();
+        let second = CODE + 0x10_0000;
+        let mut first = Program::new()
+            .store(DATA, b"/second\0")
+            .store(DATA + 0x10, b"/plain\0")
+            .syscall(linux::__NR_chown, &[DATA, 0, 7])
+            .returns(0)
+            .syscall(linux::__NR_chmod, &[DATA, 0o6755])
+            .returns(0)
+            .syscall(linux::__NR_setresgid, &[33, 33, 33])
+            .returns(0)
+            .syscall(linux::__NR_setresuid, &[33, 33, 33])
+            .returns(0);
+        if refused {
+            first = first.syscall(linux::__NR_prctl, &[prctl::PR_SET_NO_NEW_PRIVS.into(), 1]).returns(0);
+        }
+        cell.install("/first", first.syscall(linux::__NR_execve, &[DATA, 0, 0]).returns(0));
+        let program = ids(ids(Program::new(), linux::__NR_getresuid, user), linux::__NR_getresgid, group)
+            .step(move |processor| {
+                // The auxiliary vector is behind the arguments and an empty environment.
+                let (mut count, stack) = ([0; 8], processor.registers().rsp);
+                processor.load(stack, &mut count)?;
+                let mut at = stack + 8 * (u64::from_le_bytes(count) + 3);
+                loop {
+                    let mut pair = [0; 16];
+                    processor.load(at, &mut pair)?;
+                    let word = |from: usize| u64::from_le_bytes(pair[from..from + 8].try_into().unwrap());
+                    assert_ne!(word(0), 0, "AT_SECURE is there");
+                    if word(0) == u64::from(linux::AT_SECURE) {
+                        assert_eq!(word(8), u64::from(!refused));
+                        return Ok(());
+                    }
+                    at += 16;
+                }
+            })
+            .syscall(linux::__NR_prctl, &[prctl::PR_GET_DUMPABLE.into()])
+            .returns(i64::from(refused))
+            // The real user is not privileged: the program can leave its privileges for good.
+            .syscall(linux::__NR_setresuid, &[33, 33, 33])
+            .returns(0)
+            .syscall(linux::__NR_setresuid, &[0, 0, 0])
+            .returns(-1)
+            .exits(0);
+        cell.install_at("/second", second, program);
+        assert_eq!(cell.run(&["/first"]), EXITED);
+    }
+}
+
+#[test]
+fn a_process_owns_its_directory_of_proc_and_keeps_its_name_as_a_zombie() {
+    const USER_OF_STAT: u64 = DATA + 0x100 + 28;
+    let cell = Cell::new();
+    cell.mount("/proc", isola_linux_processes::proc::proc_file_system(&cell.system));
+    let child = CODE + 0x10_0000;
+    let program = Program::new()
+        .store(DATA, b"/proc/2\0")
+        .store(DATA + 0x10, b"/proc/2/fd\0")
+        .store(DATA + 0x20, b"/proc/2/stat\0")
+        .syscall(linux::__NR_setresuid, &[33, 33, 33])
+        .returns(0)
+        .syscall(linux::__NR_fork, &[])
+        .if_zero(child, 0)
+        .returns(2)
+        .store(DATA + 0x80, &[0; 8])
+        .store(DATA + 0x88, &1_000_000_u64.to_le_bytes())
+        .syscall(linux::__NR_nanosleep, &[DATA + 0x80, 0])
+        .returns(0)
+        .syscall(linux::__NR_stat, &[DATA, DATA + 0x100])
+        .returns(0)
+        .expect(USER_OF_STAT, &33_u32.to_le_bytes())
+        .syscall(linux::__NR_open, &[DATA + 0x20, 0])
+        .returns(3)
+        .syscall(linux::__NR_read, &[3, DATA + 0x200, 11])
+        .returns(11)
+        .expect(DATA + 0x200, b"2 (named) Z")
+        // Its own open files can be listed; those of another user's process cannot.
+        .store(DATA + 0x16, b"1/fd\0")
+        .syscall(linux::__NR_open, &[DATA + 0x10, 0])
+        .returns(4)
+        .exits(0);
+    let named = Program::new()
+        .store(DATA, b"named\0")
+        .syscall(linux::__NR_prctl, &[prctl::PR_SET_NAME.into(), DATA])
+        .returns(0)
+        .exits(0);
+    cell.user_mode.place(child, named);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
+fn a_parent_learns_of_a_core_file_only_if_the_limit_permits_one() {
+    for limit in [0_u64, 1] {
+        let cell = Cell::new();
+        let program = Program::new()
+            .store(DATA, &limit.to_le_bytes())
+            .store(DATA + 8, &u64::MAX.to_le_bytes())
+            .syscall(linux::__NR_setrlimit, &[u64::from(linux::RLIMIT_CORE), DATA])
+            .returns(0)
+            .syscall(linux::__NR_kill, &[1, 6])
+            .step(|_| panic!("the signal ends it"));
+        cell.install("/program", program);
+        let status = ExitStatus::Killed { signal: Signal::SIGABRT, dumps_core: limit > 0 };
+        assert_eq!(cell.run(&["/program"]), status);
+    }
 }
 
 #[test]

@@ -355,6 +355,8 @@ calls! {
     __NR_get_robust_list(pid, head, len) => identity::get_robust_list [wait];
     __NR_splice(from, from_offset, to, to_offset, len, flags) => files::splice [wait];
     __NR_tee(from, to, len, flags) => files::tee [wait];
+    #[doc = "A wait is an fsync; without one it has no effect."]
+    __NR_sync_file_range(descriptor, offset, len, flags) => files::sync_file_range [wait];
     __NR_vmsplice(descriptor, vector, count, flags) => files::vmsplice [wait];
     __NR_utimensat(directory, path, times, flags) => files::utimensat [wait];
     __NR_epoll_pwait(epoll, events, most, timeout_ms, mask) => files::epoll_pwait [wait];

@@ -31,7 +31,9 @@ pub(super) fn directory(system: &Arc<System>, process: &Arc<Process>) -> Arc<dyn
         let process = process.clone();
         move |_: CallerIds| link(&process).ok_or(Errno::ENOENT)
     };
+    let owner = owner(process);
     let directory = FixedDirectory::new()
+        .owned_by(owner)
         .text("stat", of(|system, process| status::stat(system, process, None)))
         .text("statm", of(status::statm))
         .text("status", of(|system, process| status::status(system, process, None)))
@@ -54,9 +56,15 @@ pub(super) fn directory(system: &Arc<System>, process: &Arc<Process>) -> Arc<dyn
         .link("exe", link(|process| process.program.lock().executable.clone()))
         .link("cwd", link(|process| Some(LinkTarget::Location(view(process)?.working_directory()))))
         .link("root", link(|process| Some(LinkTarget::Location(view(process)?.root()))))
-        .directory("fd", Arc::new(Descriptors { process: process.clone() }))
+        .directory("fd", Arc::new(Descriptors { process: process.clone(), owner }))
         .directory("task", Arc::new(Tasks { system: Arc::downgrade(system), process: process.clone() }));
     Arc::new(directory)
+}
+
+/// Returns the owner and the group of a process's directory: the effective ids.
+fn owner(process: &Process) -> (u32, u32) {
+    let group = process.credentials.lock().as_ref().map_or(0, |credentials| credentials.group.effective);
+    (process.user.lock().effective, group)
 }
 
 /// A text about a process.
@@ -145,6 +153,7 @@ fn bytes_of(facts: &crate::process::ProgramFacts, (start, end): (u64, u64)) -> V
 /// The open files of a process.
 struct Descriptors {
     process: Arc<Process>,
+    owner: (u32, u32),
 }
 
 impl Descriptors {
@@ -179,6 +188,10 @@ impl GeneratedDirectory for Descriptors {
             .collect()
     }
 
+    fn owner(&self) -> (u32, u32) {
+        self.owner
+    }
+
     fn permissions(&self) -> u32 {
         0o500
     }
@@ -209,6 +222,7 @@ impl GeneratedDirectory for Tasks {
             }
         };
         let directory = FixedDirectory::new()
+            .owned_by(owner(&self.process))
             .text("comm", shown)
             .text("stat", of(status::stat))
             .text("status", of(status::status))
@@ -232,7 +246,11 @@ pub(super) fn memory(process: &Process) -> Option<Arc<ProcessMemory>> {
 
 pub(crate) fn name(process: &Process) -> String {
     let threads = process.threads();
-    let name = threads.first().map(|thread| thread.name.lock().clone()).unwrap_or_default();
+    let name = match threads.first() {
+        Some(thread) => thread.name.lock().clone(),
+        // It has ended, and its parent has not waited for it.
+        None => process.program.lock().name.clone(),
+    };
     String::from_utf8_lossy(&name).into_owned()
 }
 

@@ -11,7 +11,8 @@ use crate::thread::Thread;
 use alloc::sync::Arc;
 use isola_linux_abi::numbers::{
     O_APPEND, POSIX_FADV_NOREUSE, POSIX_FADV_WILLNEED, RLIMIT_FSIZE, RWF_APPEND, RWF_DSYNC, RWF_HIPRI,
-    RWF_NOWAIT, RWF_SYNC, SEEK_CUR,
+    RWF_NOWAIT, RWF_SYNC, SEEK_CUR, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE,
+    SYNC_FILE_RANGE_WRITE_AND_WAIT,
 };
 use isola_linux_files::{InodeKind, OpenFile};
 use isola_linux_memory::{FramePart, UserBuffer};
@@ -339,6 +340,37 @@ pub async fn sync(thread: &mut Thread) -> CallResult {
     for mount in thread.view.namespace().mounts() {
         // As in Linux, the call has no errors.
         let _ = mount.file_system().sync().await;
+    }
+    Ok(0)
+}
+
+/// Writes a range of a file to its volume, without its attributes. Without a wait it has no effect: what programs have
+/// written is on its way to the volume.
+pub async fn sync_file_range(
+    thread: &mut Thread,
+    descriptor: i32,
+    offset: i64,
+    len: i64,
+    flags: u32,
+) -> CallResult {
+    let file = thread.files.get(descriptor)?;
+    if file.is_path() {
+        return Err(Errno::EBADF);
+    }
+    let end = u64::try_from(offset).ok().zip(u64::try_from(len).ok());
+    if flags & !SYNC_FILE_RANGE_WRITE_AND_WAIT != 0
+        || end.is_none_or(|(offset, len)| offset + len > i64::MAX as u64)
+    {
+        return Err(Errno::EINVAL);
+    }
+    if !matches!(
+        file.kind(),
+        InodeKind::File | InodeKind::Directory | InodeKind::Symlink | InodeKind::BlockDevice
+    ) {
+        return Err(Errno::ESPIPE);
+    }
+    if flags & (SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER) != 0 {
+        file.sync().await?;
     }
     Ok(0)
 }

@@ -12,7 +12,7 @@ use isola_linux_abi::numbers::{
     F_SETOWN, F_SETPIPE_SZ, F_UNLCK, F_WRLCK, FD_CLOEXEC, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, O_CLOEXEC,
     O_DIRECT, O_NONBLOCK, RLIMIT_NOFILE, SEEK_CUR, SEEK_END, SEEK_SET,
 };
-use isola_linux_abi::requests::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX, SIOCGIFCONF};
+use isola_linux_abi::requests::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX, SIOCGIFCONF, TCGETS, TIOCGWINSZ};
 use isola_linux_files::locks::{
     FileLock, LockFamily, LockKind, LockOwner, LockRegion, conflicting, lock, try_lock, unlock,
 };
@@ -298,7 +298,8 @@ pub async fn ioctl(thread: &mut Thread, descriptor: i32, request: u32, argument:
         Some(terminal) => super::terminals::request(thread, terminal, request, argument, &mut buffer),
         None => thread.interruptible(file.control(request, argument, &mut buffer)).await?,
     };
-    if result == Err(Errno::ENOTTY) {
+    // By these two, programs ask whether the file is a terminal.
+    if result == Err(Errno::ENOTTY) && !matches!(request, TCGETS | TIOCGWINSZ) {
         thread.system.missing.count(&alloc::format!("ioctl {request:#x}"));
     }
     result
