@@ -64,4 +64,9 @@ impl FileObject for Console {
     fn description(&self) -> Vec<u8> {
         b"/dev/console".to_vec()
     }
+
+    /// Servers open `/dev/stderr` and `/dev/stdout` for their logs.
+    fn reopen(&self, _flags: u32) -> Option<Result<Arc<dyn FileObject>, Errno>> {
+        Some(Ok(Arc::new(Self { output: self.output.clone() })))
+    }
 }

@@ -523,6 +523,23 @@ fn a_process_owns_its_directory_of_proc_and_keeps_its_name_as_a_zombie() {
 }
 
 #[test]
+fn a_program_opens_its_standard_output_by_its_name_in_proc() {
+    let cell = Cell::new();
+    cell.mount("/proc", isola_linux_processes::proc::proc_file_system(&cell.system));
+    let program = Program::new()
+        .store(DATA, b"/proc/self/fd/2\0")
+        .store(DATA + 0x20, b"log\n")
+        .syscall(linux::__NR_open, &[DATA, (linux::O_WRONLY | linux::O_APPEND).into()])
+        .returns(3)
+        .syscall(linux::__NR_write, &[3, DATA + 0x20, 4])
+        .returns(4)
+        .exits(0);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+    assert_eq!(cell.output(), "log\n");
+}
+
+#[test]
 fn a_parent_learns_of_a_core_file_only_if_the_limit_permits_one() {
     for limit in [0_u64, 1] {
         let cell = Cell::new();
