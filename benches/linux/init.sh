@@ -19,6 +19,7 @@ case $guest_services in
     web) nginx -c /etc/nginx.conf & ;;
     netpipe) linux-netpipe 5002 & linux-netpipe 5003 sendfile & ;;
     short) linux-short 7 & ;;
+    redis) redis-server --save '' --protected-mode no & ;;
     colocation)
         busybox mount -t cgroup2 none /sys/fs/cgroup
         echo '+cpu +cpuset' >/sys/fs/cgroup/cgroup.subtree_control

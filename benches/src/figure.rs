@@ -36,6 +36,8 @@ pub enum Group {
     Pager,
     /// System calls of unmodified Linux programs
     Linux,
+    /// Unmodified servers of Linux: memcached, redis, nginx
+    LinuxServers,
     /// Costs of Ebb calls, events and interrupts
     Library,
     /// The protocol stack beside another one and the kernel's, natively
@@ -44,7 +46,7 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Boot,
         Self::Cell,
         Self::Elastic,
@@ -59,6 +61,7 @@ impl Group {
         Self::Memory,
         Self::Pager,
         Self::Linux,
+        Self::LinuxServers,
         Self::Library,
         Self::Stack,
     ];
@@ -80,6 +83,7 @@ impl Group {
             Self::Memory => "memory",
             Self::Pager => "pager",
             Self::Linux => "linux",
+            Self::LinuxServers => "linux-servers",
             Self::Library => "library",
             Self::Stack => "stack",
         }
@@ -90,7 +94,7 @@ impl Group {
         match self {
             Self::Boot | Self::Cell | Self::Colocation | Self::Kv => Some(GuestProgram::Memcached),
             Self::Web => Some(GuestProgram::Nginx),
-            Self::Grid => Some(GuestProgram::Services),
+            Self::Grid | Self::LinuxServers => Some(GuestProgram::Services),
             Self::Bulk | Self::Netpipe | Self::Connections | Self::Pager | Self::Linux => {
                 Some(GuestProgram::Ours)
             }

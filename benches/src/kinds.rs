@@ -399,6 +399,24 @@ kinds! {
         "the same, and the child executes a static program";
     Linux: "linux-thread", "instructions", Program, [Asked Aim::Value(8000.0)],
         "creation and join of a thread";
+    LinuxServers: "servers-memcached", "instructions", Memcached, [Asked Aim::Value(10_000.0)],
+        "memcached: a request of the ETC-like mix at saturation";
+    LinuxServers: "servers-memcached-low", "instructions", Memcached, [Asked Aim::Value(15_000.0)],
+        "memcached: a request of the mix at low load";
+    LinuxServers: "servers-redis", "instructions", Program, [Asked Aim::Value(10_000.0)],
+        "redis: GET, one request at a time on each connection";
+    LinuxServers: "servers-redis-16", "instructions", Program, [Asked Aim::Value(3000.0)],
+        "redis: GET, 16 requests at a time on each connection";
+    LinuxServers: "servers-nginx", "instructions", Nginx, [Asked Aim::Value(15_000.0)],
+        "nginx: request for a page of 507 bytes on a connection that stays open";
+    LinuxServers: "servers-start", "ms", Program, [Asked Aim::Ratio(0.05)],
+        "redis's first answer: after the request for the cell, image stored; Linux: after QEMU's start";
+    LinuxServers: "servers-start-instructions", "million", Program, [],
+        "guest instructions of that";
+    LinuxServers: "servers-memory", "MiB", Program, [Asked Aim::Value(4.0)],
+        "memory in use while redis is idle, without redis's own";
+    LinuxServers: "servers-idle-interrupts", "per s", Nginx, [Asked Aim::Value(0.0)],
+        "while nginx waits: all interrupts of the cell; Linux: those of its timer";
     Pager: "page-instructions", "instructions", Touch, [Asked Aim::Ratio(0.2)],
         "4 KiB page filled on demand: never used memory, known to be zero";
     Pager: "page-time", "ns", Touch, [], "time per 4 KiB page";

@@ -176,6 +176,14 @@ impl Group {
                 "benches/linux",
                 "benches/src/groups/linux.rs",
             ],
+            Self::LinuxServers => and_images!(
+                "supervisor",
+                "linux",
+                "storage",
+                "apps/linux",
+                "benches/linux",
+                "benches/src/groups/linux_servers.rs"
+            ),
             Self::Library => &["cell", "machine", "tests/images/costs", "benches/src/groups/library.rs"],
             Self::Stack => &["net/stack", "cell/iobuf", "benches/src/groups/stack.rs"],
         }

@@ -166,7 +166,8 @@ pub struct Session {
     pub qemu: Qemu,
     /// Images of Isola.
     pub images: ImageStore,
-    linux: LinuxGuest,
+    /// The Linux guest.
+    pub linux: LinuxGuest,
     plugin: Plugin,
     /// The plugin that paces processors.
     pub pacer: Pacer,

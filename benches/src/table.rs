@@ -70,7 +70,8 @@ fn peers(record: &Record) -> &'static str {
         | Group::Netpipe
         | Group::Connections
         | Group::Pager
-        | Group::Linux => "Linux",
+        | Group::Linux
+        | Group::LinuxServers => "Linux",
     }
 }
 

@@ -1,11 +1,11 @@
-//! A volume: an ext4 file system with one file, on a block device that may have a limited rate.
+//! A volume: an ext4 file system on a block device that may have a limited rate.
 
 use crate::error::BenchError;
 use crate::program;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// The slot of the block device on the bus.
@@ -27,14 +27,22 @@ impl HostVolume {
     /// # Errors
     /// [`BenchError::ProgramMissing`], [`BenchError::Program`], [`BenchError::File`].
     pub fn make(name: &str, content: &[u8]) -> Result<Self, BenchError> {
-        program::need(&[("mke2fs", "e2fsprogs")])?;
-        let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
-        let (root, path) = (folder.path().join("root"), folder.path().join("volume"));
-        fs::create_dir(&root).map_err(BenchError::file(&root))?;
-        let file = root.join(name);
+        let root = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
+        let file = root.path().join(name);
         let written = fs::write(&file, content)
             .and_then(|()| fs::set_permissions(&file, fs::Permissions::from_mode(0o755)));
         written.map_err(BenchError::file(&file))?;
+        Self::of_folder(root.path())
+    }
+
+    /// Makes a volume with the files of a folder.
+    ///
+    /// # Errors
+    /// As [`Self::make`].
+    pub fn of_folder(root: &Path) -> Result<Self, BenchError> {
+        program::need(&[("mke2fs", "e2fsprogs")])?;
+        let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
+        let path = folder.path().join("volume");
         let made = File::create(&path).and_then(|file| file.set_len(VOLUME_LEN));
         made.map_err(BenchError::file(&path))?;
         let (root, volume) = (root.to_string_lossy().into_owned(), path.to_string_lossy().into_owned());

@@ -6,7 +6,8 @@ use isola_tests::kv::Connection;
 use isola_tests::service::published;
 use isola_tests::wait;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,6 +40,12 @@ impl Root {
         root
     }
 
+    fn write(&self, name: &str, content: &[u8]) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join("root").join(name)
     }
@@ -66,14 +73,14 @@ fn run(isola: &Isola, store: &Path, options: &[&str], command: &[&str]) -> Outco
 }
 
 /// Starts a server in a cell of the background; returns the address of its published port.
-fn serve(isola: &Isola, store: &Path, cores: &str, port: &str, command: &[&str]) -> std::net::SocketAddr {
+fn serve(isola: &Isola, store: &Path, cores: &str, port: &str, command: &[&str]) -> SocketAddr {
     let options = ["-d", "--name", "server", "--cores", cores, "-p", port, "-o", "json"];
     let view = run(isola, store, &options, command).ok();
     published(&serde_json::from_str(&view).unwrap())
 }
 
 /// Connects to redis, once it answers.
-fn redis(address: std::net::SocketAddr) -> Connection {
+fn redis(address: SocketAddr) -> Connection {
     wait::until("redis answers", || {
         let mut connection = Connection::open(address).ok()?;
         (connection.ask("PING").ok()?.trim_end() == "+PONG").then_some(connection)
@@ -165,4 +172,114 @@ fn memcached_answers_from_all_its_threads() {
         }
         isola.run(&["rm", "-f", "server"]).ok();
     }
+}
+
+/// The configuration of nginx: a master and two workers, which `kill` and `nginx -s` control.
+const NGINX: &[u8] = b"user www-data;
+worker_processes 2;
+pid /run/nginx.pid;
+error_log /var/log/nginx/error.log;
+events { worker_connections 256; }
+http {
+    sendfile on;
+    tcp_nopush on;
+    access_log /var/log/nginx/access.log;
+    server {
+        listen 80;
+        root /www;
+        location = /version { return 200 before; }
+    }
+}
+";
+
+/// A connection to a web server, which stays open.
+struct WebConnection(BufReader<TcpStream>);
+
+impl WebConnection {
+    fn open(address: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(wait::TIMEOUT))?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// Requests a path; returns the status and the body. `more` are lines of the request's head.
+    fn get(&mut self, path: &str, more: &str) -> std::io::Result<(u16, Vec<u8>)> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{more}\r\n");
+        self.0.get_mut().write_all(request.as_bytes())?;
+        let (mut head, mut len) = (Vec::new(), 0);
+        loop {
+            let mut line = String::new();
+            if self.0.read_line(&mut line)? == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            if line == "\r\n" {
+                break;
+            }
+            if let Some(value) = line.strip_prefix("Content-Length: ") {
+                len = value.trim().parse().unwrap();
+            }
+            head.push(line);
+        }
+        let mut body = vec![0; len];
+        self.0.read_exact(&mut body)?;
+        Ok((head[0].split(' ').nth(1).unwrap().parse().unwrap(), body))
+    }
+}
+
+#[test]
+fn nginx_serves_files_and_obeys_signals() {
+    if !need(Need::E2fsprogs) || !need(Need::Busybox) || !need(Need::LinuxServers) {
+        return;
+    }
+    let root = Root::new(&["/usr/sbin/nginx"]);
+    root.write("etc/passwd", b"root:x:0:0::/:/bin/sh\nwww-data:x:33:33::/:/bin/sh\n");
+    root.write("etc/group", b"root:x:0:\nwww-data:x:33:\n");
+    root.write("etc/nginx.conf", NGINX);
+    for folder in ["run", "var/lib/nginx", "var/log/nginx"] {
+        fs::create_dir_all(root.path(folder)).unwrap();
+    }
+    let page = vec![b'p'; 507];
+    let long: Vec<u8> = (0..3_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    root.write("www/index.html", &page);
+    root.write("www/long", &long);
+    let isola = Isola::up(&["--cores", "3"]);
+    let store = root.volume(&isola);
+    let exec = |script: &str| isola.run(&["exec", "server", "sh", "-c", script]).ok();
+    let server = ["nginx", "-c", "/etc/nginx.conf", "-g", "daemon off;"];
+    let address = serve(&isola, &store, "2", "80", &server);
+    wait::until("nginx answers", || WebConnection::open(address).ok()?.get("/", "").ok());
+    let mut connections: Vec<_> = (0..4).map(|_| WebConnection::open(address).unwrap()).collect();
+    for _ in 0..3 {
+        for connection in &mut connections {
+            assert_eq!(connection.get("/", "").unwrap(), (200, page.clone()));
+            assert_eq!(connection.get("/version", "").unwrap(), (200, b"before".to_vec()));
+            assert_eq!(connection.get("/absent", "").unwrap().0, 404);
+            let part = connection.get("/long", "Range: bytes=1000001-1999999\r\n").unwrap();
+            assert!(part.0 == 206 && part.1 == long[1_000_001..2_000_000]);
+        }
+    }
+    assert!(connections[0].get("/long", "").unwrap().1 == long);
+    // The titles and owners of master and workers.
+    let workers = "for pid in 2 3; do tr -d '\\0' < /proc/$pid/cmdline; stat -c ' %U' /proc/$pid; done";
+    assert_eq!(exec(workers), "nginx: worker process www-data\nnginx: worker process www-data\n");
+    assert_eq!(exec("cat /proc/1/cmdline"), "nginx: master process nginx -c /etc/nginx.conf -g daemon off;");
+    // A new configuration: idle connections of the old workers end, new ones get new workers.
+    exec("cp /etc/nginx.conf /tmp/new; sed -i s/before/after/ /etc/nginx.conf; nginx -c /etc/nginx.conf -s reload");
+    wait::until("the new configuration", || {
+        let answer = WebConnection::open(address).ok()?.get("/version", "").ok()?;
+        (answer.1 == b"after").then_some(())
+    });
+    wait::until("the old workers' end", || connections[0].get("/", "").is_err().then_some(()));
+    assert_eq!(exec("cat /proc/2/cmdline 2> /dev/null || echo gone"), "gone\n");
+    // The log begins anew.
+    exec("mv /var/log/nginx/access.log /tmp/log; nginx -c /etc/nginx.conf -s reopen");
+    wait::until("the new log", || {
+        WebConnection::open(address).ok()?.get("/again", "").ok()?;
+        exec("cat /var/log/nginx/access.log 2> /dev/null || true").contains("GET /again").then_some(())
+    });
+    // A quiet end of the master, and so of the cell.
+    exec("kill -QUIT 1");
+    wait::until("the cell's end", || (isola.cell("server")["state"] != "running").then_some(()));
+    let cell = isola.cell("server");
+    assert_eq!(cell["exit_code"], 0, "{cell}");
 }

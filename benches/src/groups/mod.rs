@@ -10,6 +10,7 @@ pub mod grid;
 mod kv;
 mod library;
 mod linux;
+mod linux_servers;
 mod memory;
 mod netpipe;
 mod pager;
@@ -47,6 +48,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
         Group::Memory | Group::Stack => return run_natively(group, session.plan, command, &session.tree),
         Group::Pager => pager::load(),
         Group::Linux => linux::load(),
+        Group::LinuxServers => linux_servers::load(session),
         Group::Library => return library::run(session, command),
         Group::Elastic => elastic::load(),
         Group::Colocation => colocation::load(session),
@@ -77,6 +79,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Product | Group::Elastic | Group::Memory | Group::Library | Group::Stack => {}
                 Group::Pager => pager::run(session, system, &mut record)?,
                 Group::Linux => linux::run(session, system, &mut record)?,
+                Group::LinuxServers => linux_servers::run(session, system, &mut record)?,
             }
         }
     }

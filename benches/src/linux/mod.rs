@@ -20,6 +20,7 @@ use initramfs::{Initramfs, Mode};
 use kernel::Kernel;
 use packages::Packages;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The first process's message once the services are starting.
@@ -78,6 +79,13 @@ pub struct LinuxGuest {
     pub grid_initramfs: PathBuf,
     /// Package and version of nginx.
     pub nginx_version: String,
+    /// The initial file system with redis.
+    pub redis_initramfs: PathBuf,
+    /// Package and version of redis.
+    pub redis_version: String,
+    /// The folder with the root file system of cells: memcached, redis and nginx, with the settings that they have in the
+    /// guest.
+    pub cell_root: PathBuf,
 }
 
 /// Options that disable the kernel's hardening, because Isola has no counterpart of it.
@@ -102,6 +110,8 @@ pub enum Services {
     Colocation,
     /// None at first: tenants, which are started by commands.
     Grid,
+    /// redis, without other programs.
+    Redis,
 }
 
 impl Services {
@@ -114,6 +124,7 @@ impl Services {
             Self::Short => "short",
             Self::Colocation => "colocation",
             Self::Grid => "grid",
+            Self::Redis => "redis",
         }
     }
 }
@@ -135,6 +146,9 @@ impl LinuxGuest {
         let (initramfs, web_initramfs) =
             (write("initramfs", Services::Usual)?, write("initramfs-web", Services::Web)?);
         let grid_initramfs = write("initramfs-grid", Services::Grid)?;
+        let redis_initramfs = write("initramfs-redis", Services::Redis)?;
+        let cell_root = cache.join("cell-root");
+        make_cell_root(&packages, &cell_root)?;
         Ok(Self {
             kernel: packages.kernel()?,
             initramfs,
@@ -143,6 +157,9 @@ impl LinuxGuest {
             web_initramfs,
             grid_initramfs,
             nginx_version: packages.version_of("nginx"),
+            redis_initramfs,
+            redis_version: packages.version_of("redis-server"),
+            cell_root,
         })
     }
 
@@ -151,6 +168,7 @@ impl LinuxGuest {
         match services {
             Services::Web => &self.web_initramfs,
             Services::Grid => &self.grid_initramfs,
+            Services::Redis => &self.redis_initramfs,
             Services::Usual | Services::Netpipe | Services::Short | Services::Colocation => &self.initramfs,
         }
     }
@@ -177,41 +195,39 @@ fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) ->
     // memcached looks up the user of its option `-u`.
     system.file("etc/passwd", Mode::Data, b"root:x:0:0::/:/bin/sh\n");
     system.file("bin/busybox", Mode::Program, &read(&packages.find(&["bin/busybox", "usr/bin/busybox"])?)?);
-    let memcached = read(&packages.find(&["usr/bin/memcached"])?)?;
-    let chrt = read(&packages.find(&["usr/bin/chrt"])?)?;
+    let is_redis = services == Services::Redis;
+    let has_nginx = matches!(services, Services::Web | Services::Grid);
+    let programs = if is_redis { &[] } else { programs };
     let ours: Vec<Vec<u8>> = programs.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
-    let nginx = match services {
-        Services::Usual | Services::Netpipe | Services::Short | Services::Colocation => None,
-        Services::Web | Services::Grid => Some(read(&packages.find(&["usr/sbin/nginx"])?)?),
-    };
-    let traffic_control = match services {
-        Services::Grid => Some(read(&packages.find(&["sbin/tc", "usr/sbin/tc"])?)?),
-        _ => None,
-    };
-    let services_programs = [&memcached, &chrt].into_iter().chain(&nginx).chain(&traffic_control);
-    let all: Vec<&[u8]> = ours.iter().chain(services_programs).map(Vec::as_slice).collect();
+    let of_debian = [
+        ("bin/memcached", !is_redis, &["usr/bin/memcached"][..]),
+        ("bin/chrt", !is_redis, &["usr/bin/chrt"]),
+        ("bin/nginx", has_nginx, &["usr/sbin/nginx"]),
+        ("bin/tc", services == Services::Grid, &["sbin/tc", "usr/sbin/tc"]),
+        ("bin/redis-server", is_redis, &["usr/bin/redis-server"]),
+    ];
+    let of_debian: Vec<(&str, Vec<u8>)> = of_debian
+        .into_iter()
+        .filter(|(_, is_needed, _)| *is_needed)
+        .map(|(name, _, paths)| Ok((name, read(&packages.find(paths)?)?)))
+        .collect::<Result<_, BenchError>>()?;
+    let all: Vec<&[u8]> = ours.iter().chain(of_debian.iter().map(|(_, bytes)| bytes)).map(Vec::as_slice).collect();
     for library in libraries::closure(&all, |name| packages.library(name))? {
-        let place = match library.name.as_str() {
-            "ld-linux-x86-64.so.2" => LOADER.to_owned(),
-            name => format!("{LIBRARY_FOLDER}/{name}"),
-        };
-        system.file(&place, Mode::Program, &library.bytes);
+        system.file(&library_path(&library.name), Mode::Program, &library.bytes);
     }
-    system.file("bin/memcached", Mode::Program, &memcached);
-    system.file("bin/chrt", Mode::Program, &chrt);
-    if let Some(nginx) = nginx {
-        // The folders that Debian's nginx expects or writes to.
-        for folder in ["run", "var", "var/lib", "var/lib/nginx", "var/log", "var/log/nginx", "www"] {
+    for (name, bytes) in &of_debian {
+        system.file(name, Mode::Program, bytes);
+    }
+    if has_nginx {
+        for folder in NGINX_FOLDERS {
             system.folder(folder);
         }
         system.file("etc/group", Mode::Data, b"root:x:0:\n");
         system.file("etc/nginx.conf", Mode::Data, include_bytes!("../../linux/nginx.conf"));
         system.file("www/index.html", Mode::Data, PAGE);
-        system.file("bin/nginx", Mode::Program, &nginx);
     }
-    if let Some(traffic_control) = traffic_control {
+    if services == Services::Grid {
         system.folder("data");
-        system.file("bin/tc", Mode::Program, &traffic_control);
         for (name, len) in GRID_FILES {
             system.file(&format!("www/{name}"), Mode::Data, &grid_file(len));
         }
@@ -230,6 +246,53 @@ fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) ->
     }
     Ok(system.finish())
 }
+
+/// Returns the path of a shared library, or of the program loader.
+fn library_path(name: &str) -> String {
+    if name == "ld-linux-x86-64.so.2" { LOADER.to_owned() } else { format!("{LIBRARY_FOLDER}/{name}") }
+}
+
+/// Makes the root file system of cells in `folder`.
+fn make_cell_root(packages: &Packages, folder: &Path) -> Result<(), BenchError> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(BenchError::file(folder))?;
+    }
+    let write = |name: &str, mode: u32, bytes: &[u8]| {
+        let path = folder.join(name);
+        let parent = path.parent().unwrap_or(folder);
+        let written = fs::create_dir_all(parent)
+            .and_then(|()| fs::write(&path, bytes))
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)));
+        written.map_err(BenchError::file(&path))
+    };
+    let read = |path: &Path| fs::read(path).map_err(BenchError::file(path));
+    let mut programs = Vec::new();
+    for (name, path) in [
+        ("bin/memcached", "usr/bin/memcached"),
+        ("bin/redis-server", "usr/bin/redis-server"),
+        ("bin/nginx", "usr/sbin/nginx"),
+    ] {
+        let bytes = read(&packages.find(&[path])?)?;
+        write(name, 0o755, &bytes)?;
+        programs.push(bytes);
+    }
+    let programs: Vec<&[u8]> = programs.iter().map(Vec::as_slice).collect();
+    for library in libraries::closure(&programs, |name| packages.library(name))? {
+        write(&library_path(&library.name), 0o755, &library.bytes)?;
+    }
+    for name in NGINX_FOLDERS {
+        let path = folder.join(name);
+        fs::create_dir_all(&path).map_err(BenchError::file(&path))?;
+    }
+    write("etc/passwd", 0o644, b"root:x:0:0::/:/bin/sh\n")?;
+    write("etc/group", 0o644, b"root:x:0:\n")?;
+    write("etc/nginx.conf", 0o644, include_bytes!("../../linux/nginx.conf"))?;
+    write("www/index.html", 0o644, PAGE)
+}
+
+/// The folders that Debian's nginx expects or writes to, and that of its page.
+const NGINX_FOLDERS: [&str; 7] =
+    ["run", "var", "var/lib", "var/lib/nginx", "var/log", "var/log/nginx", "www"];
 
 /// The files of the web servers in the group `grid`, the same as in Isola's image `tenants`: names and lengths.
 pub const GRID_FILES: [(&str, usize); 4] =
@@ -260,6 +323,7 @@ mod tests {
             Services::Short,
             Services::Colocation,
             Services::Grid,
+            Services::Redis,
         ] {
             assert!(script.contains(&format!("    {})", services.name())));
         }

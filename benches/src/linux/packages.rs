@@ -10,8 +10,22 @@ use std::process::Command;
 /// The meta-package of the kernel in Debian's cloud images; it depends on the current version.
 const KERNEL: &str = "linux-image-cloud-amd64";
 /// The other packages by name. The libraries of the services follow from their dependencies.
-const OTHERS: [&str; 8] =
-    ["busybox-static", "memcached", "nginx", "util-linux", "iproute2", "libgcc-s1", "libmd0", "zlib1g"];
+const OTHERS: [&str; 14] = [
+    "busybox-static",
+    "memcached",
+    "nginx",
+    "redis-tools",
+    "redis-server",
+    "util-linux",
+    "iproute2",
+    "libgcc-s1",
+    "libgcrypt20",
+    "libgpg-error0",
+    "liblzma5",
+    "libmd0",
+    "libstdc++6",
+    "zlib1g",
+];
 
 /// Unpacked packages.
 #[derive(Clone, Debug)]
@@ -59,6 +73,8 @@ impl Packages {
         names.extend(libraries_of("memcached")?);
         names.extend(libraries_of("nginx")?);
         names.extend(libraries_of("iproute2")?);
+        names.extend(libraries_of("redis-tools")?);
+        names.extend(libraries_of("libsystemd0")?);
         names.sort();
         names.dedup();
         download(&[], &names)?;

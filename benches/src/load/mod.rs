@@ -11,6 +11,7 @@
 //! | [`echo`] | ping-pong |
 //! | [`download`] | downloads of a file |
 //! | [`page`] | requests for a page |
+//! | [`redis`] | requests of redis |
 //! | [`netpipe`] | messages of all sizes |
 //! | [`short`] | short connections |
 
@@ -22,6 +23,7 @@ pub mod mix;
 pub mod netpipe;
 pub mod page;
 pub mod profile;
+pub mod redis;
 pub mod reply;
 pub mod short;
 

@@ -51,7 +51,7 @@ pub enum Need {
     Busybox,
     /// Programs of Debian that cells run, with their libraries.
     DebianPrograms,
-    /// Servers of Linux that cells run: redis with its client, memcached.
+    /// Servers of Linux that cells run: redis with its client, memcached, nginx.
     LinuxServers,
 }
 
@@ -157,7 +157,7 @@ impl Need {
                 "sqlite3",
                 "xz-utils",
             ],
-            Self::LinuxServers => &["memcached", "redis-server", "redis-tools"],
+            Self::LinuxServers => &["memcached", "nginx", "redis-server", "redis-tools"],
         }
     }
 
@@ -185,7 +185,7 @@ impl Need {
             Self::DebianPrograms => {
                 &["bash", "dash", "gcc-12", "git", "mawk", "perl", "python3.11", "sqlite3", "xz"]
             }
-            Self::LinuxServers => &["memcached", "redis-cli", "redis-server"],
+            Self::LinuxServers => &["memcached", "nginx", "redis-cli", "redis-server"],
         }
     }
 

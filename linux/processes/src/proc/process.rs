@@ -51,8 +51,8 @@ pub(super) fn directory(system: &Arc<System>, process: &Arc<Process>) -> Arc<dyn
         .text("mountinfo", of(mount_information))
         .text("oom_score", of(|system, process| format!("{}\n", system.out_of_memory_score(process))))
         .text("oom_score_adj", Adjustment { system: Arc::downgrade(system), process: process.clone() })
-        .text("cmdline", Memory { process: process.clone(), range: |facts| facts.arguments })
-        .text("environ", Memory { process: process.clone(), range: |facts| facts.environment })
+        .text("cmdline", CommandLine(process.clone()))
+        .text("environ", Environment(process.clone()))
         .link("exe", link(|process| process.program.lock().executable.clone()))
         .link("cwd", link(|process| Some(LinkTarget::Location(view(process)?.working_directory()))))
         .link("root", link(|process| Some(LinkTarget::Location(view(process)?.root()))))
@@ -114,30 +114,50 @@ impl GeneratedText for Adjustment {
     }
 }
 
-/// Bytes of a process's memory.
-struct Memory {
-    process: Arc<Process>,
-    range: fn(&crate::process::ProgramFacts) -> (u64, u64),
-}
+/// The arguments of a process, or the title that it has set instead.
+struct CommandLine(Arc<Process>);
 
-impl GeneratedText for Memory {
+impl GeneratedText for CommandLine {
     fn text(&self, _: CallerIds) -> Result<Vec<u8>, Errno> {
-        let facts = self.process.program.lock().clone();
-        Ok(bytes_of(&facts, (self.range)(&facts)))
+        Ok(command_line(&self.0))
     }
 }
 
-/// Returns the arguments of a process, each with a NUL at its end.
+/// Returns the arguments of a process, each with a NUL at its end, or the title that it has set instead.
 pub(crate) fn command_line(process: &Process) -> Vec<u8> {
     let facts = process.program.lock().clone();
-    bytes_of(&facts, facts.arguments)
+    let Some(memory) = facts.memory else { return Vec::new() };
+    let (start, end) = facts.arguments;
+    let mut bytes = contents(&memory, start, end);
+    if bytes.last().is_some_and(|last| *last != 0) {
+        // The program has overwritten its arguments with a longer title, which continues in its environment
+        // (setproctitle(3)).
+        let environment_end = facts.environment.1;
+        bytes.extend(contents(&memory, end, environment_end.min(end.saturating_add(LONGEST_TITLE))));
+        let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        bytes.truncate(len);
+    }
+    bytes
 }
 
-/// Reads a range of a process's memory, as far as it is there.
-fn bytes_of(facts: &crate::process::ProgramFacts, (start, end): (u64, u64)) -> Vec<u8> {
-    let Some(memory) = &facts.memory else { return Vec::new() };
+/// The longest part of a title behind the arguments, in bytes.
+const LONGEST_TITLE: u64 = 4096;
+
+/// The environment of a process at its start.
+struct Environment(Arc<Process>);
+
+impl GeneratedText for Environment {
+    fn text(&self, _: CallerIds) -> Result<Vec<u8>, Errno> {
+        let facts = self.0.program.lock().clone();
+        let (start, end) = facts.environment;
+        Ok(facts.memory.map_or_else(Vec::new, |memory| contents(&memory, start, end)))
+    }
+}
+
+/// Returns the bytes of a part of a process's memory. Pages that are not in memory end them: a read of these files does
+/// not wait.
+fn contents(memory: &ProcessMemory, start: u64, end: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // Pages that are not in memory end the text: a read of this file does not wait.
     let mut address = start;
     while address < end {
         let len = (4096 - address % 4096).min(end - address) as usize;
@@ -195,6 +215,10 @@ impl GeneratedDirectory for Descriptors {
     fn permissions(&self) -> u32 {
         0o500
     }
+
+    fn owner(&self) -> (u32, u32) {
+        owner(&self.process)
+    }
 }
 
 /// The threads of a process.
@@ -234,6 +258,16 @@ impl GeneratedDirectory for Tasks {
         let name = |tid: u32| (format!("{tid}").into_bytes(), InodeKind::Directory);
         self.process.threads().iter().map(|thread| name(thread.tid())).collect()
     }
+
+    fn owner(&self) -> (u32, u32) {
+        owner(&self.process)
+    }
+}
+
+/// Returns the effective user and group of a process; 0 if it has ended.
+fn owner(process: &Process) -> (u32, u32) {
+    let credentials = process.credentials.lock();
+    credentials.as_ref().map_or((0, 0), |credentials| (credentials.user.effective, credentials.group.effective))
 }
 
 fn view(process: &Process) -> Option<Arc<View>> {
