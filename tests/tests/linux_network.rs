@@ -239,7 +239,8 @@ fn nginx_serves_files_and_obeys_signals() {
         fs::create_dir_all(root.path(folder)).unwrap();
     }
     let page = vec![b'p'; 507];
-    let long: Vec<u8> = (0..3_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let long: Vec<u8> =
+        (0..3_000_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     root.write("www/index.html", &page);
     root.write("www/long", &long);
     let isola = Isola::up(&["--cores", "3"]);
@@ -264,7 +265,9 @@ fn nginx_serves_files_and_obeys_signals() {
     assert_eq!(exec(workers), "nginx: worker process www-data\nnginx: worker process www-data\n");
     assert_eq!(exec("cat /proc/1/cmdline"), "nginx: master process nginx -c /etc/nginx.conf -g daemon off;");
     // A new configuration: idle connections of the old workers end, new ones get new workers.
-    exec("cp /etc/nginx.conf /tmp/new; sed -i s/before/after/ /etc/nginx.conf; nginx -c /etc/nginx.conf -s reload");
+    exec(
+        "cp /etc/nginx.conf /tmp/new; sed -i s/before/after/ /etc/nginx.conf; nginx -c /etc/nginx.conf -s reload",
+    );
     wait::until("the new configuration", || {
         let answer = WebConnection::open(address).ok()?.get("/version", "").ok()?;
         (answer.1 == b"after").then_some(())

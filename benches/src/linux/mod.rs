@@ -211,7 +211,8 @@ fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) ->
         .filter(|(_, is_needed, _)| *is_needed)
         .map(|(name, _, paths)| Ok((name, read(&packages.find(paths)?)?)))
         .collect::<Result<_, BenchError>>()?;
-    let all: Vec<&[u8]> = ours.iter().chain(of_debian.iter().map(|(_, bytes)| bytes)).map(Vec::as_slice).collect();
+    let all: Vec<&[u8]> =
+        ours.iter().chain(of_debian.iter().map(|(_, bytes)| bytes)).map(Vec::as_slice).collect();
     for library in libraries::closure(&all, |name| packages.library(name))? {
         system.file(&library_path(&library.name), Mode::Program, &library.bytes);
     }

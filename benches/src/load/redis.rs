@@ -42,7 +42,8 @@ impl Client {
         };
         for record in 0..RECORDS {
             let (key, value) = (key(record), value(record));
-            let request = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n{value}\r\n", key.len(), value.len());
+            let request =
+                format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n{value}\r\n", key.len(), value.len());
             let answer = exchange(&mut client.streams[0], request.as_bytes(), b"+OK\r\n");
             check(answer, "SET", b"+OK\r\n")?;
         }
@@ -101,7 +102,11 @@ pub fn resident_bytes(stream: &mut TcpStream) -> Result<u64, BenchError> {
     asked.map_err(BenchError::connection("redis"))?;
     let text = String::from_utf8_lossy(&answer).into_owned();
     let value = text.lines().find_map(|line| line.strip_prefix("used_memory_rss:")?.trim().parse().ok());
-    value.ok_or_else(|| BenchError::WrongAnswer { service: "redis".into(), request: "INFO".into(), answer: text })
+    value.ok_or_else(|| BenchError::WrongAnswer {
+        service: "redis".into(),
+        request: "INFO".into(),
+        answer: text,
+    })
 }
 
 fn key(record: usize) -> String {

@@ -16,7 +16,7 @@ use crate::open_file::OpenFile;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering, fence};
 use isola_linux_abi::numbers as linux;
 use spin::Mutex;
 
@@ -82,6 +82,7 @@ impl Watches {
 type EntryKey = (i32, u64);
 
 struct Entry {
+    this: Weak<Self>,
     key: EntryKey,
     file: Weak<OpenFile>,
     epoll: Weak<EpollState>,
@@ -134,8 +135,12 @@ impl Observer for Entry {
             return false;
         }
         let Some(epoll) = self.epoll.upgrade() else { return false };
-        let Some(this) = epoll.entries.lock().get(&self.key).cloned() else { return false };
-        epoll.queue(this);
+        if self.is_queued.load(Ordering::Relaxed) {
+            // Without a second reference and a look at the list.
+            epoll.pollee.notify(Events::IN);
+        } else if let Some(this) = self.this.upgrade() {
+            epoll.queue(this);
+        }
         true
     }
 }
@@ -228,7 +233,8 @@ impl Epoll {
                 return Err(Errno::ELOOP);
             }
         }
-        let entry = Arc::new(Entry {
+        let entry = Arc::new_cyclic(|this| Entry {
+            this: this.clone(),
             key: (descriptor, file.id()),
             file: Arc::downgrade(file),
             epoll: Arc::downgrade(&self.state),
@@ -307,15 +313,17 @@ impl Epoll {
 
     /// Takes up to `most` ready events, without waiting.
     pub fn take(&self, most: usize) -> Vec<EpollEvent> {
-        let mut events = Vec::new();
-        let mut again = Vec::new();
         // Each entry that is on the list now is seen once.
         let mut left = self.state.ready.lock().len();
+        let mut events = Vec::with_capacity(left.min(most));
+        let mut again = Vec::with_capacity(left.min(most));
         while events.len() < most && left > 0 {
             left -= 1;
             let Some(entry) = self.state.ready.lock().pop_front() else { break };
             // A report from here on queues the entry anew.
-            entry.is_queued.store(false, Ordering::SeqCst);
+            entry.is_queued.store(false, Ordering::Relaxed);
+            // Pairs with the fence in `Pollee::notify`: the report sees this store, or the file's events below are new.
+            fence(Ordering::SeqCst);
             let ready = EpollState::present(&entry);
             if ready.is_empty() {
                 continue;

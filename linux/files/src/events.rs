@@ -12,6 +12,7 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use isola_linux_abi::numbers as linux;
+use smallvec::SmallVec;
 use spin::Mutex;
 
 /// A set of events, with the bits of `epoll`, of which the lower ones are those of `poll`.
@@ -152,13 +153,12 @@ impl Pollee {
 
     #[inline(never)]
     fn notify_all(&self, events: Events) {
-        let (mut wakers, mut observers) = (Vec::new(), Vec::new());
+        let mut wakers = SmallVec::<[Waker; 2]>::new();
+        let mut observers = SmallVec::<[(Arc<dyn Observer>, bool); 2]>::new();
         let mut lists = self.lists.lock();
-        for waiter in &lists.waiters {
-            if waiter.events.intersects(events) {
-                wakers.push(waiter.waker.clone());
-            }
-        }
+        // A waiter that is woken registers itself again if it waits on: further events until then need not wake it.
+        let woken = lists.waiters.extract_if(.., |waiter| waiter.events.intersects(events));
+        wakers.extend(woken.map(|waiter| waiter.waker));
         lists.observers.retain(|registered| {
             let observer = registered.observer.upgrade();
             let is_alive = observer.is_some();

@@ -434,3 +434,31 @@ fn the_console_is_no_terminal() {
     let request = isola_linux_abi::requests::TCGETS;
     assert_eq!(now(file.control(request, 0, &mut UserBuffer::default())), Err(Errno::ENOTTY));
 }
+
+#[test]
+fn a_waiter_is_woken_once_until_it_waits_again() {
+    let epoll = Epoll::open(0).unwrap();
+    let poll_of = epoll.object_as::<Epoll>().unwrap();
+    let counters: Vec<_> = (0..3).map(|_| EventCounter::open(0, 0).unwrap()).collect();
+    for (descriptor, counter) in counters.iter().enumerate() {
+        let event = EpollEvent { events: linux::EPOLLIN, data: descriptor as u64 };
+        poll_of.add(descriptor as i32, counter, event).unwrap();
+    }
+    let wakes = Arc::new(Wakes::default());
+    let mut waiting = Box::pin(poll_of.wait(8));
+    for round in 1..=2 {
+        assert_eq!(poll(&mut waiting, &wakes), Poll::Pending);
+        for counter in &counters {
+            write(counter, &1_u64.to_ne_bytes()).unwrap();
+        }
+        assert_eq!(wakes.count(), round);
+        // All is read before the waiter runs: it waits again, and the next event wakes it.
+        for counter in &counters {
+            read(counter, 8).unwrap();
+        }
+    }
+    assert_eq!(poll(&mut waiting, &wakes), Poll::Pending);
+    write(&counters[1], &1_u64.to_ne_bytes()).unwrap();
+    let Poll::Ready(events) = poll(&mut waiting, &wakes) else { panic!("an event is ready") };
+    assert_eq!(events.iter().map(|event| event.data).collect::<Vec<_>>(), [1]);
+}

@@ -7,6 +7,7 @@ use crate::{Errno, FaultError, FramePart, ProcessMemory, UserBuffer};
 use alloc::vec::Vec;
 use isola_events::yield_now;
 use isola_user_mode::{Access, PAGE_SIZE, USER_END};
+use smallvec::SmallVec;
 
 /// The most bytes of one `read` or `write`. Longer ones are cut, as in Linux.
 pub const MAX_TRANSFER: u64 = 0x7fff_f000;
@@ -16,6 +17,9 @@ pub const MAX_BUFFERS: u64 = 1024;
 
 /// The most bytes of a path, with the zero at its end.
 pub const MAX_PATH: usize = 4096;
+
+/// The number of buffers up to which an array of them takes no memory of the heap.
+const FEW_BUFFERS: usize = 8;
 
 /// The size of `struct iovec`.
 const IOVEC_SIZE: u64 = 16;
@@ -68,6 +72,16 @@ impl ProcessMemory {
     /// [`Errno::EFAULT`] if the first byte cannot be accessed, or the range is not within a program's addresses;
     /// [`Errno::ENOMEM`].
     pub async fn buffer(&self, address: u64, len: u64, access: Access) -> Result<UserBuffer, Errno> {
+        if (1..=PAGE_SIZE).contains(&len)
+            && let Some(part) = self.try_part(address, len as usize, access)
+        {
+            let frame = part.frame.clone();
+            let buffer = UserBuffer::of_part(part);
+            // A `fork` before the pin may have shared the frame; one after it does not.
+            if access != Access::Write || frame.owners() <= 1 {
+                return Ok(buffer);
+            }
+        }
         let mut buffer = UserBuffer::default();
         check_range(address, len)?;
         self.resolve(address, len.min(MAX_TRANSFER), access, &mut buffer).await?;
@@ -82,13 +96,14 @@ impl ProcessMemory {
         if count > MAX_BUFFERS {
             return Err(Errno::EINVAL);
         }
-        let mut descriptors = alloc::vec![0; (count * IOVEC_SIZE) as usize];
+        let mut descriptors = SmallVec::<[u8; FEW_BUFFERS * IOVEC_SIZE as usize]>::new();
+        descriptors.resize((count * IOVEC_SIZE) as usize, 0);
         self.read_to(array, &mut descriptors).await?;
-        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        let mut ranges = Vec::with_capacity(count as usize);
+        let mut ranges = SmallVec::<[(u64, u64); FEW_BUFFERS]>::new();
         let mut left = MAX_TRANSFER;
-        for descriptor in descriptors.chunks_exact(IOVEC_SIZE as usize) {
-            let (address, len) = (word(&descriptor[..8]), word(&descriptor[8..]));
+        let (words, _) = descriptors.as_chunks::<8>();
+        for words in words.chunks_exact(2) {
+            let (address, len) = (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]));
             if len > i64::MAX as u64 {
                 return Err(Errno::EINVAL);
             }

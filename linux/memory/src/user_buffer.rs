@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 use isola_memory::frame::{FRAME_SIZE, Frame};
+use smallvec::SmallVec;
 
 /// A part of a frame.
 #[derive(Clone, Debug)]
@@ -21,7 +22,8 @@ pub struct FramePart {
 /// those of the process.
 #[derive(Debug, Default)]
 pub struct UserBuffer {
-    parts: Vec<FramePart>,
+    /// Most buffers have one part, or two if they cross a page: those need no memory of the heap.
+    parts: SmallVec<[FramePart; 2]>,
     /// The part with the position, and the position's offset in it.
     part: usize,
     offset: usize,
@@ -34,6 +36,18 @@ impl UserBuffer {
     /// # Panics
     /// If a part is not within its frame.
     pub fn new(parts: Vec<FramePart>) -> Self {
+        Self::of_parts(SmallVec::from_vec(parts))
+    }
+
+    /// Creates a buffer of one part.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    pub fn of_part(part: FramePart) -> Self {
+        Self::of_parts(SmallVec::from_iter([part]))
+    }
+
+    fn of_parts(parts: SmallVec<[FramePart; 2]>) -> Self {
         let within =
             |part: &FramePart| part.offset.checked_add(part.len).is_some_and(|end| end <= FRAME_SIZE);
         assert!(parts.iter().all(within), "a part is not within its frame");

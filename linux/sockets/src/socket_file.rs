@@ -115,6 +115,20 @@ impl SocketFile {
         }
     }
 
+    /// Returns the most bytes that a receiver takes from the stream now, so that a call makes no more of its buffer's pages
+    /// present. `None` if that is not known: the socket is no stream, or the call waits for bytes.
+    pub fn most_received(&self, waiting: Waiting) -> Option<usize> {
+        if self.socket.facts().kind != SocketKind::Stream {
+            return None;
+        }
+        match self.socket.readable_len() {
+            Ok(len @ 1..) => Some(len),
+            // What arrives from here on may be received in part.
+            Ok(0) if waiting == Waiting::Refused => Some(1),
+            _ => None,
+        }
+    }
+
     /// Receives bytes at the buffer's position. Waits as `waiting` and `SO_RCVTIMEO` permit: for the first bytes, or with
     /// [`MessageFlags::WAITALL`] until a stream has filled the buffer, has an error, or passes data beside the bytes.
     /// Returns the number of bytes; if the future is dropped, they are those by which the buffer's position has advanced.

@@ -358,3 +358,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_receiver_resolves_no_more_of_its_buffer_than_a_stream_has() {
+    let system = System::new();
+    let [one, other] = system.pair(SocketKind::Stream);
+    let file = socket_file(&other);
+    assert_eq!(file.most_received(Waiting::Permitted), None, "it may get all that it asks for");
+    assert_eq!(file.most_received(Waiting::Refused), Some(1));
+    send(&one, b"hello").unwrap();
+    send(&one, b" you").unwrap();
+    assert_eq!(file.most_received(Waiting::Permitted), Some(9));
+    assert_eq!(file.most_received(Waiting::Refused), Some(9));
+    // The end of a message of a datagram socket is lost if its buffer is too short.
+    let [one, other] = system.pair(SocketKind::Datagram);
+    send(&one, b"hello").unwrap();
+    assert_eq!(socket_file(&other).most_received(Waiting::Refused), None);
+}

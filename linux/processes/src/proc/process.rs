@@ -267,7 +267,9 @@ impl GeneratedDirectory for Tasks {
 /// Returns the effective user and group of a process; 0 if it has ended.
 fn owner(process: &Process) -> (u32, u32) {
     let credentials = process.credentials.lock();
-    credentials.as_ref().map_or((0, 0), |credentials| (credentials.user.effective, credentials.group.effective))
+    credentials
+        .as_ref()
+        .map_or((0, 0), |credentials| (credentials.user.effective, credentials.group.effective))
 }
 
 fn view(process: &Process) -> Option<Arc<View>> {

@@ -4,7 +4,7 @@ use super::terminals;
 use crate::Errno;
 use crate::asynchronous::once;
 use crate::calls::CallResult;
-use crate::calls::sockets::{read_socket, write_socket};
+use crate::calls::sockets::{read_socket, waiting, write_socket};
 use crate::job_control::check_write;
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
@@ -15,19 +15,9 @@ use isola_linux_abi::numbers::{
     SYNC_FILE_RANGE_WRITE_AND_WAIT,
 };
 use isola_linux_files::{InodeKind, OpenFile};
-use isola_linux_memory::{FramePart, UserBuffer};
+use isola_linux_memory::UserBuffer;
+use isola_linux_sockets::SocketFile;
 use isola_user_mode::{Access, PAGE_SIZE};
-
-/// Returns the program's bytes as a buffer: at once if they are within one page that is mapped.
-async fn buffer(thread: &Thread, address: u64, len: u64, access: Access) -> Result<UserBuffer, Errno> {
-    if (1..=PAGE_SIZE).contains(&len) {
-        let part: Option<FramePart> = thread.memory.try_part(address, len as usize, access);
-        if let Some(part) = part {
-            return Ok(UserBuffer::new(alloc::vec![part]));
-        }
-    }
-    thread.memory.buffer(address, len, access).await
-}
 
 /// Where a read or write begins, and how it waits.
 #[derive(Clone, Copy, Default)]
@@ -157,7 +147,7 @@ enum Memory {
 impl Memory {
     async fn resolve(self, thread: &Thread, access: Access) -> Result<UserBuffer, Errno> {
         match self {
-            Self::Buffer(address, len) => buffer(thread, address, len, access).await,
+            Self::Buffer(address, len) => thread.memory.buffer(address, len, access).await,
             Self::Vector(address, count) => thread.memory.buffers(address, count, access).await,
         }
     }
@@ -165,6 +155,14 @@ impl Memory {
 
 async fn read_to(thread: &Thread, descriptor: i32, memory: Memory, manner: Manner) -> CallResult {
     let file = thread.files.get(descriptor)?;
+    let memory = match memory {
+        Memory::Buffer(address, len) if file.is_socket() => {
+            let socket = file.object_as::<SocketFile>();
+            let most = socket.and_then(|socket| socket.most_received(waiting(&file)));
+            Memory::Buffer(address, most.map_or(len, |most| len.min(most as u64)))
+        }
+        memory => memory,
+    };
     let buffer = memory.resolve(thread, Access::Write).await?;
     manner.read(thread, &file, buffer).await
 }

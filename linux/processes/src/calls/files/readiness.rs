@@ -280,7 +280,8 @@ async fn epoll_wait_until(
         let waited = thread.interruptible_until(until_ns, epoll.wait(most)).await;
         found = waited.map_err(|_| Errno::EINTR)?.unwrap_or_default();
     }
-    let bytes: Vec<u8> = found.iter().flat_map(EpollEvent::bytes).collect();
+    let mut bytes = Vec::with_capacity(found.len() * EpollEvent::LEN);
+    found.iter().for_each(|event| bytes.extend_from_slice(&event.bytes()));
     thread.memory.write_bytes(events, &bytes).await?;
     Ok(found.len() as u64)
 }

@@ -240,7 +240,12 @@ pub async fn recvfrom(
     let open = OpenSocket::of(thread, descriptor)?;
     let (socket, flags) = (open.file()?, MessageFlags(flags));
     let is_stream = socket.socket().facts().kind == SocketKind::Stream;
-    let most = if is_stream && !flags.has(MessageFlags::WAITALL) { MOST_STREAM_LEN } else { MAX_TRANSFER };
+    let most = if is_stream && !flags.has(MessageFlags::WAITALL) {
+        let waiting = if flags.has(MessageFlags::DONTWAIT) { Waiting::Refused } else { open.waiting() };
+        socket.most_received(waiting).map_or(MOST_STREAM_LEN, |most| MOST_STREAM_LEN.min(most as u64))
+    } else {
+        MAX_TRANSFER
+    };
     let buffer = thread.memory.buffer(buffer, len.min(most), Access::Write).await?;
     let mut message = ReceivedMessage::default();
     let count = receive(thread, socket, buffer, flags, &mut message, open.waiting()).await?;
