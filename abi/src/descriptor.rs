@@ -3,13 +3,15 @@
 //!
 //! The descriptor has the facts that a kernel would otherwise probe; a cell probes nothing. The area begins with the
 //! [`LiveWords`], which the supervisor changes while the cell runs. At [`BODY_OFFSET`] follow the length of the encoded
-//! [`Descriptor`] (`u32`, little-endian) and the encoding itself.
+//! [`Descriptor`] (`u32`, little-endian) and the encoding itself, and at [`LINKS_OFFSET`] the cell's links, which the
+//! supervisor changes as well.
 
 use crate::core_slots::CoreSlots;
 use crate::grid::GridSetup;
 use crate::growth::PluggedMemory;
 use crate::id::{ApicId, CellId, NodeId, PhysRange};
-use crate::layout::DESCRIPTOR_SIZE;
+use crate::layout::{DESCRIPTOR_SIZE, PAGE_SIZE};
+use crate::links::LinkTable;
 use crate::query::Queries;
 use crate::unplug::UnplugRequest;
 use crate::volume::VolumeMount;
@@ -25,8 +27,13 @@ pub use crate::topology::Core;
 /// The offset of the encoded descriptor in the descriptor area, in bytes.
 pub const BODY_OFFSET: usize = 4096;
 
+/// The offset of the [`LinkTable`](crate::links::LinkTable) in the descriptor area, in bytes.
+pub const LINKS_OFFSET: usize = 5 * PAGE_SIZE as usize;
+
 /// The maximum length of an encoded descriptor, in bytes.
-pub const MAX_BODY: usize = DESCRIPTOR_SIZE as usize - BODY_OFFSET - 4;
+pub const MAX_BODY: usize = LINKS_OFFSET - BODY_OFFSET - 4;
+
+const _: () = assert!(LINKS_OFFSET + size_of::<LinkTable>() <= DESCRIPTOR_SIZE as usize);
 
 /// The vector of the interrupt by which the supervisor makes a cell read its [`LiveWords`].
 pub const REQUEST_VECTOR: u8 = 0xf0;

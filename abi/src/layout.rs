@@ -11,6 +11,7 @@
 //!                        DESCRIPTOR     the cell's descriptor                                          R   NX
 //!                        TABLES         interrupt table, then a page of GDT and TSS per core slot      R   NX
 //!                        REPORT         the cell's report and ledger                                   RW  NX
+//!                        LINKS          memory of other cells, by their consent                        R or RW, NX
 //! 0xffff_ffff_8000_0000  IMAGE          the image's segments, each with its own rights (W^X)
 //! ```
 //!
@@ -83,13 +84,19 @@ pub const ROOT_TABLE: u64 = SHARED + 2 * PAGE_SIZE;
 pub const DESCRIPTOR: u64 = SHARED + 0x20_0000;
 
 /// The size of the descriptor area, in bytes.
-pub const DESCRIPTOR_SIZE: u64 = 5 * PAGE_SIZE;
+pub const DESCRIPTOR_SIZE: u64 = 7 * PAGE_SIZE;
 
 /// The address of the interrupt table. A page of GDT and TSS follows for each core slot.
 pub const TABLES: u64 = SHARED + 0x40_0000;
 
 /// The address of the report.
 pub const REPORT: u64 = SHARED + 0x60_0000;
+
+/// The address of the link area: memory of other cells, see [`crate::links`]. Its first page belongs to the cell itself.
+pub const LINKS: u64 = SHARED + 0x4000_0000;
+
+/// The size of the link area in pages: 1 GiB.
+pub const LINK_PAGES: u32 = 0x4_0000;
 
 /// Returns the size of the report area, report and ledger, in bytes, for a cell with `core_slots` core slots and
 /// `activity_slots` activity slots.

@@ -18,6 +18,7 @@
 //! | [`hosted`] | host tool to hosted cell | resources of a cell in a Linux process |
 //! | [`unplug`] | supervisor and cell | memory hot-unplug |
 //! | [`user_context`] | cell and program in user mode | the registers of a program's thread |
+//! | [`links`] | supervisor and cell | links to other cells |
 //! | [`core_slots`] | supervisor and cell | core slots; hot-plug and hot-unplug of cores |
 //! | [`stage`] | supervisor to its next incarnation | life-cycle stage of a cell in its ownership record |
 //! | [`topology`] | all | packages, last-level caches and physical cores |
@@ -42,6 +43,7 @@ pub mod id;
 pub mod integrity;
 pub mod layout;
 pub mod ledger;
+pub mod links;
 pub mod management;
 pub mod note;
 pub mod query;

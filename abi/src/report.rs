@@ -8,11 +8,12 @@
 //! index and length, and uses values only as the cell's claims about itself.
 //!
 //! The cell notifies the supervisor after a change of [`Report::phase`], when more than half of the console ring is
-//! unread, after a new [`Report::memory_request`] or [`Report::offer`], after an increment of
+//! unread, after a new [`Report::memory_request`], [`Report::offer`] or [`Report::link_request`], after an increment of
 //! [`Report::core_requests`], and when a core is about to leave.
 
 use crate::growth::GrowthRequest;
 use crate::histogram::Histogram;
+use crate::links::LinkRequest;
 use crate::query::Answers;
 use crate::unplug::UnplugOffer;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
@@ -52,6 +53,8 @@ pub struct Report<C: ?Sized = [CoreReport]> {
     pub memory_request: GrowthRequest,
     /// The memory that the cell offers to return.
     pub offer: UnplugOffer,
+    /// The cell's request about a link.
+    pub link_request: LinkRequest,
     /// Network traffic.
     pub network: NetworkReport,
     /// The console output.

@@ -160,6 +160,7 @@ pub fn spec(name: &str, image: &CellImage, cores: u32, memory_mib: u64) -> CellS
         text: Default::default(),
         grid: Default::default(),
         volumes: Vec::new(),
+        accept: Vec::new(),
     }
 }
 

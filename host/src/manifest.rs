@@ -34,6 +34,9 @@
 //! trace = true                     # prints each system call
 //! missing_calls = true             # prints the calls that programs did not get, at the end
 //!
+//! [channels]
+//! accept = ["web"]                 # the cells that may open channels to it; "*" stands for all
+//!
 //! [elastic]                        # for `isola elastic -f`
 //! p99 = "2ms..5ms"                 # bounds of the 99th percentile of its request latency
 //! interval = "1s"
@@ -143,11 +146,23 @@ pub struct Manifest {
     /// Whether to print the system calls that programs did not get.
     #[serde(default)]
     pub missing_calls: bool,
+    /// The settings of channels to other cells.
+    #[serde(default)]
+    pub channels: Channels,
     /// The settings of `isola elastic`.
     pub elastic: Option<Elastic>,
     /// The settings of the resource grid.
     #[serde(default)]
     pub grid: GridTable,
+}
+
+/// The settings of channels to other cells.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Channels {
+    /// The names of the cells that may open channels to it; `*` stands for all.
+    #[serde(default)]
+    pub accept: Vec<String>,
 }
 
 /// The settings of `isola elastic`. The command has defaults for missing keys.

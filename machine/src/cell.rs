@@ -4,6 +4,7 @@
 //! Elsewhere, as in a host program, these addresses are unmapped (they are in the kernel half of the address space), so
 //! any access to the values returned here faults and ends the program.
 
+pub mod links;
 mod plugged_memory;
 pub mod samples;
 pub mod suspended;
@@ -26,10 +27,10 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::core_slots::CoreSlots;
 use isola_abi::descriptor::{
-    BODY_OFFSET, Descriptor, DescriptorError, DeviceKind, LiveWords, Request, Transport,
+    BODY_OFFSET, Descriptor, DescriptorError, DeviceKind, LINKS_OFFSET, LiveWords, Request, Transport,
 };
 use isola_abi::id::NodeId;
-use isola_abi::layout::{DESCRIPTOR, DESCRIPTOR_SIZE, DIRECT_MAP, PageSize, REGION_TABLES, REPORT};
+use isola_abi::layout::{DESCRIPTOR, DIRECT_MAP, PageSize, REGION_TABLES, REPORT};
 use isola_abi::ledger::Ledger;
 use isola_abi::query::Queries;
 use isola_abi::report::Report;
@@ -82,7 +83,7 @@ impl Cell {
         if OPENED.swap(true, Ordering::AcqRel) {
             return Err(CellError::Opened);
         }
-        let len = DESCRIPTOR_SIZE as usize - BODY_OFFSET;
+        let len = LINKS_OFFSET - BODY_OFFSET;
         // SAFETY: in every cell the area is mapped there, read-only; elsewhere see the module documentation. Its
         // builder changes nothing in it after the cell's start but the live words, which precede the body.
         let body =

@@ -1,6 +1,7 @@
 //! Page tables: four levels, leaves of 4 KiB, 2 MiB and 1 GiB (Intel SDM 3, 4.5).
 //!
-//! Only a cell's pool is ever unmapped from an [`AddressSpace`], in multiples of 2 MiB. A page is readable, and may be
+//! Only a cell's pool is ever unmapped from an [`AddressSpace`], in multiples of 2 MiB; only pages of the link area are
+//! replaced. A page is readable, and may be
 //! writable or executable, but never both: [`Rights`] cannot express that. All pages are supervisor pages and none is
 //! global, so loading CR3 flushes all translations of the previous space.
 
@@ -226,6 +227,35 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// Maps `memory` at `virt` in pages of 4 KiB, also where other pages of 4 KiB are mapped already; only for reading
+    /// and writing data. Returns whether some were: cores that used them may keep translations until they flush their
+    /// TLBs. Takes tables from `stock`.
+    ///
+    /// # Errors
+    /// A [`MapError`]; pages mapped before the error stay mapped.
+    pub fn replace(
+        &mut self,
+        virt: u64,
+        memory: impl Iterator<Item = PhysAddr>,
+        rights: Rights,
+        stock: &mut Stock,
+    ) -> Result<bool, MapError> {
+        let bits = match rights {
+            Rights::ReadWrite => PRESENT | ACCESSED | NO_EXECUTE | WRITABLE | DIRTY,
+            Rights::Read | Rights::Execute => PRESENT | ACCESSED | NO_EXECUTE,
+        };
+        let mut had_some = false;
+        for (virt, page) in (virt..).step_by(PAGE_SIZE as usize).zip(memory) {
+            if !virt.is_multiple_of(PAGE_SIZE) || !page.0.is_multiple_of(PAGE_SIZE) || page.0 >= ADDRESS {
+                return Err(MapError::Misaligned(virt | page.0));
+            }
+            let table = self.table_of(virt, 0, stock)?;
+            had_some |= read_entry(table, index(virt, 0)) != 0;
+            write_entry(table, index(virt, 0), page.0 | bits);
+        }
+        Ok(had_some)
+    }
+
     /// Ensures that the top-level table has an entry for `virt`: if not, one with an empty table.
     ///
     /// # Errors
@@ -316,6 +346,20 @@ impl AddressSpace {
         bits: u64,
         stock: &mut Stock,
     ) -> Result<usize, MapError> {
+        let table = self.table_of(virt, leaf, stock)?;
+        let large = if leaf > 0 { LARGE } else { 0 };
+        let (first, step) = (index(virt, leaf), leaf_bytes(leaf));
+        for number in 0..most {
+            if read_entry(table, first + number) != 0 {
+                return if number > 0 { Ok(number) } else { Err(MapError::AlreadyMapped(virt)) };
+            }
+            write_entry(table, first + number, (phys + number as u64 * step) | bits | large);
+        }
+        Ok(most)
+    }
+
+    /// Returns the table with the leaf of that level for `virt`, with the tables above it.
+    fn table_of(&mut self, virt: u64, leaf: u32, stock: &mut Stock) -> Result<PhysAddr, MapError> {
         let mut table = self.root;
         for level in (leaf + 1..4).rev() {
             let entry = read_entry(table, index(virt, level));
@@ -330,15 +374,7 @@ impl AddressSpace {
                 PhysAddr(entry & ADDRESS)
             };
         }
-        let large = if leaf > 0 { LARGE } else { 0 };
-        let (first, step) = (index(virt, leaf), leaf_bytes(leaf));
-        for number in 0..most {
-            if read_entry(table, first + number) != 0 {
-                return if number > 0 { Ok(number) } else { Err(MapError::AlreadyMapped(virt)) };
-            }
-            write_entry(table, first + number, (phys + number as u64 * step) | bits | large);
-        }
-        Ok(most)
+        Ok(table)
     }
 }
 

@@ -105,5 +105,6 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         text: Text::Shared,
         grid: isola_abi::grid::GridSetup::default(),
         volumes: Vec::new(),
+        accept: Vec::new(),
     }
 }

@@ -281,5 +281,6 @@ pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
         text: Default::default(),
         grid: Default::default(),
         volumes: Vec::new(),
+        accept: Vec::new(),
     }
 }

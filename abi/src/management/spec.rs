@@ -51,6 +51,8 @@ pub struct CellSpec {
     pub grid: GridSetup,
     /// The volumes that it mounts.
     pub volumes: Vec<VolumeMount>,
+    /// The names of the cells that may open links to it (see [`crate::links`]); `*` stands for all.
+    pub accept: Vec<String>,
 }
 
 /// The location of a cell's text: its code and constants.
@@ -74,7 +76,13 @@ pub enum NetworkSpec {
     /// A device, and this address.
     Static(NetworkAddress),
 }
+
 impl CellSpec {
+    /// Returns whether the cell named `opener` may open links to this one.
+    pub fn accepts(&self, opener: &str) -> bool {
+        self.accept.iter().any(|name| name == "*" || name == opener)
+    }
+
     /// Checks the specification as far as possible without the machine.
     ///
     /// # Errors
@@ -118,11 +126,13 @@ impl CellSpec {
         }
         let volume_bytes: usize =
             self.volumes.iter().map(|volume| volume.name.len() + volume.path.len() + 16).sum();
+        let accept_bytes: usize = self.accept.iter().map(|name| name.len() + 1).sum();
         if self.arguments.len() > MAX_ARGUMENTS
-            || argument_bytes + grid_bytes + volume_bytes > MAX_ARGUMENT_BYTES
+            || argument_bytes + grid_bytes + volume_bytes + accept_bytes > MAX_ARGUMENT_BYTES
         {
             return limit(
-                "a cell takes at most 64 arguments, of 4096 bytes together with its grid settings and volumes",
+                "a cell takes at most 64 arguments, of 4096 bytes together with its grid settings, volumes and accepted \
+                 cells",
             );
         }
         if let NetworkSpec::Static(address) = self.network
@@ -158,6 +168,7 @@ mod tests {
             text: Text::Shared,
             grid: GridSetup::default(),
             volumes: vec![],
+            accept: vec![],
         }
     }
 
@@ -186,6 +197,7 @@ mod tests {
             GridSetup { rules: vec![rule; count], ..GridSetup::default() }
         };
         let detailed = CellSpec { grid: rules(MAX_SETUP_BYTES / 6), ..spec("kv") };
+        let sociable = CellSpec { accept: vec!["x".repeat(MAX_ARGUMENT_BYTES)], ..spec("kv") };
         let arguments = vec!["x".repeat(MAX_ARGUMENT_BYTES - 50)];
         let together = CellSpec { grid: rules(10), arguments: arguments.clone(), ..spec("kv") };
         for good in [rules(0), rules(1)] {
@@ -194,7 +206,7 @@ mod tests {
                 Ok(())
             );
         }
-        for bad in [none, small, wordy, shrinking, keeping, detailed, together] {
+        for bad in [none, small, wordy, shrinking, keeping, detailed, together, sociable] {
             assert!(matches!(bad.validate(), Err(ManagementError::OutOfLimits(_))));
         }
     }

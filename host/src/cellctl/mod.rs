@@ -83,6 +83,8 @@ pub struct NewCell {
     pub publish: Vec<PublishSpec>,
     /// Volumes to mount.
     pub volumes: Vec<VolumeSpec>,
+    /// The cells that may open channels to it; `*` stands for all.
+    pub accept: Vec<String>,
     /// Whether the cell is removed after its end.
     pub cleanup: CleanupPolicy,
 }
@@ -248,6 +250,7 @@ pub fn run(
         text: new.text,
         grid: new.grid,
         volumes: mounts,
+        accept: new.accept,
     };
     spec.validate().map_err(ClientError::from)?;
     // Rejects a cell that cannot start before the upload of its image.

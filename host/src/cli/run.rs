@@ -158,6 +158,9 @@ pub(super) struct Arguments {
     /// Mounts a volume: VOLUME:PATH or VOLUME:PATH:ro; VOLUME is a name (see `isola volume`) or a file, as in ./data.img
     #[arg(short, long, value_name = "VOLUME")]
     volume: Vec<VolumeSpec>,
+    /// Accepts channels of the cell with that name; `*` stands for all cells [default: it accepts none]
+    #[arg(long, value_name = "CELL", conflicts_with_all = ["standalone", "hosted"])]
+    accept: Vec<String>,
     /// The network: auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY] [default: auto]
     #[arg(long)]
     network: Option<NetworkRequest>,
@@ -320,6 +323,7 @@ fn run_cell(
         text: if arguments.private_text { Text::Private } else { manifest.text.unwrap_or_default() },
         publish: or_else(arguments.publish, manifest.publish),
         volumes: or_else(arguments.volume, manifest.volumes),
+        accept: or_else(arguments.accept, manifest.channels.accept),
         cleanup: if arguments.rm { CleanupPolicy::Remove } else { CleanupPolicy::Keep },
     };
     let dir = context.dir();

@@ -63,13 +63,13 @@ enum FlushInterrupt {
 /// The memory that a space has gained and lost since it was built, and the reserves for further changes.
 #[derive(Debug)]
 pub(super) struct HotPlug {
-    space: AddressSpace,
+    pub(super) space: AddressSpace,
     /// Tables, from the memory that the space was built from.
-    tables: Stock,
+    pub(super) tables: Stock,
     /// All memory of the space, which [`CellSpace::dissolve`] returns.
     owned: RangeSet,
     /// The part of it in the direct map, which the cell uses freely.
-    pool: RangeSet,
+    pub(super) pool: RangeSet,
     /// The pool when the space was built.
     first_pool: RangeSet,
     /// The plugged blocks that the cell's live words list.
@@ -161,11 +161,12 @@ impl HotPlug {
         block: PhysRange,
         unplug_request: &UnplugRequest,
         vacate: impl Fn(PhysRange),
+        is_lent: impl Fn(PhysRange) -> bool,
     ) -> bool {
         let is_block = block.start.0.is_multiple_of(CHUNK)
             && block.len_bytes.is_multiple_of(CHUNK)
             && block.len_bytes > 0;
-        if !is_block || !self.pool.contains(block) || self.table_count() < CUT_TABLES {
+        if !is_block || !self.pool.contains(block) || is_lent(block) || self.table_count() < CUT_TABLES {
             return false;
         }
         let mut pool = self.pool.clone();
@@ -294,15 +295,16 @@ impl CellSpace {
         self.interrupt();
     }
 
-    /// Unplugs those of these blocks that are whole chunks of the pool. Returns a word whose bit n is set if block n
+    /// Unplugs those of these blocks that are whole chunks of the pool, of which no part is given to another cell. Returns a word whose bit n is set if block n
     /// was unplugged. The memory must not be used for anything else before every core has flushed its TLB.
     pub fn unplug(&mut self, blocks: &[PhysRange]) -> u32 {
         let Self { share, hot_plug, .. } = self;
-        let live = share.live();
+        let (live, links) = (share.live(), share.links());
+        let is_lent = |block: PhysRange| links.lends(block);
         let vacate = |chunk: PhysRange| live.plugged_memory.vacate(chunk.start);
         let blocks = (0..u32::BITS).zip(blocks);
         blocks.fold(0, |taken, (bit, block)| {
-            taken | u32::from(hot_plug.unplug(*block, &live.unplug_request, vacate)) << bit
+            taken | u32::from(hot_plug.unplug(*block, &live.unplug_request, vacate, is_lent)) << bit
         })
     }
 
@@ -331,7 +333,11 @@ impl CellSpace {
         Ok(blocks.into_iter().map(take).collect())
     }
 
-    fn flush_all_tlbs(&self, cores: &[(usize, &AwayCore)]) -> Result<(), usize> {
+    /// Makes every core in the cell flush its TLB. `cores` are all cores in the cell, each with its core slot.
+    ///
+    /// # Errors
+    /// The slot of a core that does not flush.
+    pub fn flush_all_tlbs(&self, cores: &[(usize, &AwayCore)]) -> Result<(), usize> {
         let is_in = |(_, core): &&(usize, &AwayCore)| core.is_in(&self.share);
         if cores.iter().filter(is_in).count() != self.share.cores_inside.load(Ordering::Acquire) {
             return Err(cores.first().map_or(0, |(slot, _)| *slot));
@@ -388,13 +394,15 @@ mod tests {
     use core::sync::atomic::AtomicUsize;
     use isola_abi::descriptor::LiveWords;
     use isola_abi::id::{ApicId, PhysAddr};
+    use isola_abi::layout::DESCRIPTOR_SIZE;
 
     const CHUNK_PAGES: u64 = SMALLEST_BLOCK / PAGE_SIZE;
 
     /// Creates a space that consists only of tables and a descriptor.
     fn space(tables: u64) -> CellSpace {
-        let mut memory = Stock::new(alloc::vec![test_region(tables + 2)]);
-        let descriptor = memory.take(PAGE_SIZE).unwrap().into_range().start;
+        let area = DESCRIPTOR_SIZE / PAGE_SIZE;
+        let mut memory = Stock::new(alloc::vec![test_region(tables + 1 + area)]);
+        let descriptor = memory.take(DESCRIPTOR_SIZE).unwrap().into_range().start;
         let space = AddressSpace::new(&mut memory, LargestPage::TwoMib).unwrap();
         let built = Built {
             root: space.root(),
@@ -510,7 +518,7 @@ mod tests {
         let len = 4 * MAX_UNPLUGGED as u64 * CHUNK;
         let pool = PhysRange::new(PhysAddr(64 * LARGEST_BLOCK), len);
         let mut memory = Stock::new(alloc::vec![test_region(400)]);
-        let descriptor = memory.take(PAGE_SIZE).unwrap().into_range().start;
+        let descriptor = memory.take(DESCRIPTOR_SIZE).unwrap().into_range().start;
         let mut tables = AddressSpace::new(&mut memory, LargestPage::TwoMib).unwrap();
         tables.map(DIRECT_MAP + pool.start.0, pool, Rights::ReadWrite, Caching::Cached, &mut memory).unwrap();
         let built = Built {

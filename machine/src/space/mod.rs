@@ -12,6 +12,7 @@
 mod build;
 mod hot_plug;
 mod layout;
+mod links;
 mod pool;
 mod ranges;
 mod record;
@@ -34,10 +35,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::core_slots::{CoreSlots, Order, OrderKind};
-use isola_abi::descriptor::{LiveWords, REQUEST_VECTOR, Request};
+use isola_abi::descriptor::{LINKS_OFFSET, LiveWords, REQUEST_VECTOR, Request};
 use isola_abi::id::{ApicId, PhysAddr, PhysRange};
 use isola_abi::layout::{PAGE_SIZE, STACK_SIZE, TABLES};
 use isola_abi::ledger::Ledger;
+use isola_abi::links::LinkTable;
 use isola_abi::query::Line;
 use isola_abi::report::Report;
 
@@ -247,6 +249,13 @@ impl CellSpace {
 }
 
 impl Built {
+    /// Returns the cell's links.
+    fn links(&self) -> &LinkTable {
+        // SAFETY: as for the live words, of which the table is a few pages behind; it consists of atomics, too, and its
+        // offset is a multiple of its alignment.
+        unsafe { &*direct(PhysAddr(self.descriptor.0 + LINKS_OFFSET as u64)).cast::<LinkTable>() }
+    }
+
     /// Returns the live words.
     fn live(&self) -> &LiveWords {
         // SAFETY: `build` has made a zeroed, page-aligned area there, which stays as long as the space does. Its first

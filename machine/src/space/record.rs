@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::descriptor::{BODY_OFFSET, Descriptor, LiveWords, MAX_BODY};
 use isola_abi::id::{ApicId, CoreId, PhysAddr, PhysRange};
-use isola_abi::layout::{DIRECT_MAP, PAGE_SIZE};
+use isola_abi::layout::{DIRECT_MAP, LINKS, PAGE_SIZE};
 use isola_abi::stage::Stage;
 
 /// An ownership record, and its latest contents.
@@ -92,7 +92,10 @@ impl CellSpace {
             .tables
             .iter()
             .flat_map(|range| (range.start.0..range.end().0).step_by(PAGE_SIZE as usize).map(PhysAddr));
-        let unused = space.unused(DIRECT_MAP, pages).into_iter().map(|page| {
+        // The link area has tables of the same stock, and one page of data.
+        let scratch = space.translate(LINKS).map(|at| at.phys);
+        let pages = space.unused(DIRECT_MAP, pages).into_iter().filter(|page| Some(*page) != scratch);
+        let unused = space.unused(LINKS, pages).into_iter().map(|page| {
             // SAFETY: `build` reserved the page for tables, and it is not in use as one.
             unsafe { Region::new(PhysRange::new(page, PAGE_SIZE), Contents::Unknown) }
         });

@@ -46,6 +46,11 @@ pub fn memory_request(report: &Report) -> MemoryRequest {
     }
 }
 
+/// Returns the number of the cell's last request about a link.
+pub(crate) fn link_request(report: &Report) -> u32 {
+    report.link_request.number()
+}
+
 /// A cell's offer of memory to unplug.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryOffer {

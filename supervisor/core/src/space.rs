@@ -3,8 +3,9 @@
 use alloc::vec::Vec;
 use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::growth::Answer;
-use isola_abi::id::{NodeId, PhysRange};
+use isola_abi::id::{ApicId, NodeId, PhysRange};
 use isola_abi::ledger::Ledger;
+use isola_abi::links::{LinkAccess, LinkTable, LinkWindow};
 use isola_abi::query::Line;
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
@@ -130,4 +131,36 @@ pub trait CellSpace {
 
     /// Returns the number of the last query to the cell.
     fn last_query(&self, line: Line) -> u32;
+
+    /// Returns the table of the cell's links.
+    fn links(&self) -> &LinkTable;
+
+    /// Returns whether the cell can give this memory to a peer: whole pages of its pool.
+    fn can_lend(&self, memory: PhysRange) -> bool;
+
+    /// Returns a part of the link area that no link in the table uses; `None` if there is none.
+    fn find_window(&self, len_bytes: u64, access: LinkAccess) -> Option<LinkWindow>;
+
+    /// Maps memory of another cell in a window that the table lists. Returns whether the cell's cores have to
+    /// [flush their TLBs](Self::flush) before they use it; `None` if the cell has no memory for page tables: then the
+    /// window may be mapped in part.
+    fn map_peer(&mut self, window: LinkWindow, memory: PhysRange) -> Option<bool>;
+
+    /// Maps memory of the cell itself in place of a peer's memory. The cores may access the peer's memory until they
+    /// have [flushed their TLBs](Self::flush).
+    fn unmap_peer(&mut self, window: LinkWindow);
+
+    /// Returns the memory of other cells that this one maps.
+    fn peer_memory(&self) -> Vec<PhysRange>;
+
+    /// Makes every core of the cell flush its TLB. Returns whether all did; if not, one can still access memory that was
+    /// unmapped.
+    #[must_use]
+    fn flush(&self, cores: &[Option<Self::Core>]) -> bool;
+
+    /// Returns the destination of doorbells to the cell.
+    fn doorbell_target(&self) -> ApicId;
+
+    /// Announces news of a link to the cell.
+    fn ring_doorbell(&self);
 }

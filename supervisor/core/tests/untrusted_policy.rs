@@ -3,6 +3,7 @@
 use isola_abi::growth::Answer;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
 use isola_abi::integrity::ImageDigest;
+use isola_abi::links::{LinkAccess, LinkRefusal, LinkState, MAX_LINKS_TO_PEER};
 use isola_abi::management::{
     CellSpec, CoreOwner, CorePlacement, LendingSpec, NetworkSpec, RestartPolicy, Text,
 };
@@ -134,6 +135,7 @@ fn spec(cores: u32, mib: u64) -> CellSpec {
         text: Text::Shared,
         grid: isola_abi::grid::GridSetup::default(),
         volumes: Vec::new(),
+        accept: Vec::new(),
     }
 }
 
@@ -293,6 +295,12 @@ enum Call {
     StickDevices(bool),
     StickCore(bool),
     Fail(Vec<u32>),
+    OpenLink { from: u32, to: u32, page: u64 },
+    AcceptLink { id: u32, slot: usize, page: u64 },
+    Share { id: u32, slot: usize, page: u64 },
+    Unshare(u32, usize),
+    CloseLink(u32, usize),
+    FillSpaces(bool),
 }
 
 fn any_call() -> impl Strategy<Value = Call> {
@@ -342,6 +350,41 @@ fn any_call() -> impl Strategy<Value = Call> {
         any::<bool>().prop_map(Call::StickCore),
         proptest::collection::vec(id(), 1..4).prop_map(Call::Fail),
     ]
+}
+
+/// Returns a call about links, or one that ends, moves or endangers a cell with links.
+fn any_link_call() -> impl Strategy<Value = Call> {
+    let id = || 1u32..4;
+    let slot = || 0usize..4;
+    let page = || 0u64..1500;
+    let stuck = prop_oneof![4 => Just(false), 1 => Just(true)];
+    let full = prop_oneof![4 => Just(false), 1 => Just(true)];
+    prop_oneof![
+        4 => id().prop_map(|id| Call::Build { id, cores: 1, mib: 6, network: false, disk: None }),
+        4 => id().prop_map(Call::Start),
+        6 => (id(), id(), page()).prop_map(|(from, to, page)| Call::OpenLink { from, to, page }),
+        8 => (id(), slot(), page()).prop_map(|(id, slot, page)| Call::AcceptLink { id, slot, page }),
+        4 => (id(), slot(), page()).prop_map(|(id, slot, page)| Call::Share { id, slot, page }),
+        2 => (id(), slot()).prop_map(|(id, slot)| Call::Unshare(id, slot)),
+        3 => (id(), slot()).prop_map(|(id, slot)| Call::CloseLink(id, slot)),
+        2 => id().prop_map(Call::End),
+        2 => id().prop_map(Call::Release),
+        1 => Just(Call::Scrub),
+        1 => id().prop_map(|id| Call::RequestUnplug(id, 2)),
+        2 => (id(), 1u32..3, 0u64..16).prop_map(|(id, number, chunk)| Call::Unplug { id, number, own: false, chunk }),
+        1 => id().prop_map(Call::Acknowledge),
+        1 => (1..=CORES).prop_map(Call::Lose),
+        1 => stuck.prop_map(Call::StickCore),
+        1 => full.prop_map(Call::FillSpaces),
+        1 => proptest::collection::vec(id(), 1..4).prop_map(Call::Fail),
+    ]
+}
+
+/// Returns a page of a cell's memory, counted from its start, or a page that it may not have.
+fn page_of(core: &TrustedCore<FakeMachine>, id: u32, page: u64) -> PhysRange {
+    let ranges = core.hardware().state().ranges_of(CellId(id));
+    let start = ranges.first().map_or(MEMORY.start.0, |range| range.start.0);
+    PhysRange::new(PhysAddr(start + page * 4096), 4096)
 }
 
 fn apply(mut bench: Bench, call: &Call) -> Bench {
@@ -417,9 +460,154 @@ fn apply(mut bench: Bench, call: &Call) -> Bench {
         Call::Lose(lost) => _ = core.hardware().state().lost.insert(CoreId(lost)),
         Call::StickDevices(stick) => core.hardware().state().device_is_stuck = stick,
         Call::StickCore(stick) => core.hardware().state().stuck_core = stick.then_some(0),
+        Call::OpenLink { from, to, page } => {
+            let memory = page_of(core, from, page);
+            let _ = core.open_link(1, (CellId(from), memory), CellId(to), &[0; 24]);
+        }
+        Call::AcceptLink { id, slot, page } => {
+            let memory = page_of(core, id, page);
+            let _ = core.accept_link(CellId(id), slot, memory);
+        }
+        Call::Share { id, slot, page } => {
+            let memory = page_of(core, id, page);
+            let _ = core.share_over_link(CellId(id), slot, memory, LinkAccess::ReadWrite);
+        }
+        Call::Unshare(id, slot) => _ = core.unshare_over_link(CellId(id), slot),
+        Call::CloseLink(id, slot) => _ = core.close_link(CellId(id), slot),
+        Call::FillSpaces(full) => core.hardware().state().spaces_are_full = full,
         Call::Fail(ref ids) => return bench.fail(ids),
     }
     bench
+}
+
+fn state(bench: &Bench, id: CellId, slot: usize) -> LinkState {
+    bench.core.hardware().state().links[&id].get(slot).unwrap().state()
+}
+
+/// Returns a machine with two cells, 1 and 2, that have an open link at slot 0.
+fn linked() -> (Bench, CellId, CellId) {
+    let mut bench = Bench::new();
+    let (one, other) = (bench.run(1, 1), bench.run(2, 1));
+    let memory = page_of(&bench.core, 1, 600);
+    assert_eq!(
+        bench.core.open_link(7, (one, memory), other, b"echo\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
+        Ok(0)
+    );
+    assert_eq!((state(&bench, one, 0), state(&bench, other, 0)), (LinkState::Waiting, LinkState::Invited));
+    let memory = page_of(&bench.core, 2, 600);
+    assert_eq!(bench.core.accept_link(other, 0, memory), Ok(0));
+    assert_eq!((state(&bench, one, 0), state(&bench, other, 0)), (LinkState::Open, LinkState::Open));
+    (bench, one, other)
+}
+
+#[test]
+fn each_cell_of_a_link_maps_the_memory_that_the_other_gave_and_loses_it_at_the_end() {
+    let (mut bench, one, other) = linked();
+    let mapped = |bench: &Bench, id| bench.core.hardware().state().mapped_by(id);
+    let (first, second) = (page_of(&bench.core, 1, 600).start, page_of(&bench.core, 2, 600).start);
+    assert_eq!((mapped(&bench, one), mapped(&bench, other)), (vec![second], vec![first]));
+    let shared = page_of(&bench.core, 1, 700);
+    bench.core.share_over_link(one, 0, shared, LinkAccess::ReadWrite).unwrap();
+    assert_eq!(mapped(&bench, other), [first, shared.start]);
+    bench.core.unshare_over_link(one, 0).unwrap();
+    assert_eq!(mapped(&bench, other), [first]);
+    bench.core.end(one, Vec::new()).unwrap();
+    assert_eq!(mapped(&bench, other), []);
+    assert_eq!(state(&bench, other, 0), LinkState::Closed);
+    bench.core.release(one).unwrap();
+    assert_eq!(bench.core.quarantined_bytes(), 0);
+    assert_eq!(bench.core.accept_link(other, 0, second_page()), Err(LinkRefusal::WrongState));
+    assert_eq!(bench.core.close_link(other, 0), Ok(0));
+    assert_eq!(bench.core.close_link(other, 0), Err(LinkRefusal::WrongState));
+    bench.check();
+}
+
+fn second_page() -> PhysRange {
+    PhysRange::new(PhysAddr(MEMORY.start.0 + 4096), 4096)
+}
+
+#[test]
+fn a_cell_lends_only_its_own_memory_and_has_a_bounded_number_of_links() {
+    let (mut bench, one, other) = linked();
+    let foreign = page_of(&bench.core, 2, 600);
+    assert_eq!(bench.core.open_link(1, (one, foreign), other, &[0; 24]), Err(LinkRefusal::BadMemory));
+    assert_eq!(bench.core.share_over_link(one, 0, foreign, LinkAccess::Read), Err(LinkRefusal::BadMemory));
+    let own = page_of(&bench.core, 1, 601);
+    assert_eq!(bench.core.open_link(1, (one, own), one, &[0; 24]), Err(LinkRefusal::NoSuchCell));
+    assert_eq!(bench.core.open_link(1, (one, own), CellId(9), &[0; 24]), Err(LinkRefusal::NoSuchCell));
+    for _ in 1..MAX_LINKS_TO_PEER {
+        bench.core.open_link(1, (one, own), other, &[0; 24]).unwrap();
+    }
+    assert_eq!(bench.core.open_link(1, (one, own), other, &[0; 24]), Err(LinkRefusal::NoSlot));
+    assert_eq!(bench.core.close_link(other, 3), Ok(3), "it refuses the invitation");
+    assert_eq!(state(&bench, one, 3), LinkState::Closed);
+    bench.check();
+}
+
+#[test]
+fn memory_that_a_lost_core_of_a_peer_may_access_is_never_free() {
+    let (mut bench, one, other) = linked();
+    let lost = bench.core.cell(other).unwrap().first_core().unwrap();
+    bench.core.hardware().state().lost.insert(lost);
+    bench.core.end(other, Vec::new()).unwrap();
+    bench.core.release(other).unwrap();
+    assert_eq!(bench.core.quarantined_bytes(), 4 * MIB);
+    let exposed = page_of(&bench.core, 1, 600);
+    bench.core.close_link(one, 0).unwrap();
+    let again = bench.run(3, 1);
+    assert_eq!(bench.core.open_link(1, (one, exposed), again, &[0; 24]), Err(LinkRefusal::BadMemory));
+    bench.core.end(one, Vec::new()).unwrap();
+    bench.core.release(one).unwrap();
+    assert_eq!(bench.core.quarantined_bytes(), 8 * MIB, "the owner's memory stays out of use");
+    bench.check();
+}
+
+#[test]
+fn a_cell_without_memory_for_tables_gets_no_link() {
+    let mut bench = Bench::new();
+    let (one, other) = (bench.run(1, 1), bench.run(2, 1));
+    let memory = page_of(&bench.core, 1, 600);
+    let two = PhysRange::new(memory.start, 8192);
+    bench.core.open_link(7, (one, two), other, &[0; 24]).unwrap();
+    bench.core.hardware().state().spaces_are_full = true;
+    let own = page_of(&bench.core, 2, 600);
+    assert_eq!(bench.core.accept_link(other, 0, own), Err(LinkRefusal::NoTables));
+    assert_eq!((state(&bench, one, 0), state(&bench, other, 0)), (LinkState::Closed, LinkState::Free));
+    assert!(bench.core.hardware().state().mapped_by(other).is_empty());
+}
+
+#[test]
+fn a_restarted_supervisor_closes_links_and_frees_what_they_lent() {
+    let (mut bench, one, other) = linked();
+    [one, other].into_iter().for_each(|id| bench.core.save(id, Vec::new()));
+    let mut bench = bench.fail(&[1, 2]);
+    for id in [one, other] {
+        assert_eq!(state(&bench, id, 0), LinkState::Closed);
+        assert!(bench.core.hardware().state().mapped_by(id).is_empty());
+        assert_eq!(bench.core.close_link(id, 0), Ok(0));
+    }
+    let memory = page_of(&bench.core, 1, 600);
+    assert_eq!(bench.core.open_link(1, (one, memory), other, &[0; 24]), Ok(0));
+    bench.check();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// The fake machine checks whenever memory leaves a cell that no core of another cell can access it.
+    #[test]
+    fn no_sequence_of_calls_frees_memory_that_a_peer_can_access(
+        calls in proptest::collection::vec(any_link_call(), 1..80),
+    ) {
+        let mut bench = Bench::new();
+        for id in 1..=3 {
+            bench.run(id, 1);
+        }
+        for call in &calls {
+            bench = apply(bench, call);
+            bench.check();
+        }
+    }
 }
 
 proptest! {

@@ -4,7 +4,7 @@ use crate::death::Death;
 use crate::memory::{FakeMemory, FakeShared, MEMORY, Soiled};
 use crate::report::Activities;
 use crate::restart::FakeRecord;
-use crate::space::{FIRST_DISK, FakeCore, FakeDevice, FakeSpace, SharedWords};
+use crate::space::{FIRST_DISK, FakeCore, FakeDevice, FakeSpace, LinkArea, SharedWords};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -12,6 +12,7 @@ use core::cell::{Cell, RefCell, RefMut};
 use isola_abi::core_slots::CoreSlots;
 use isola_abi::growth::PluggedMemory;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
+use isola_abi::links::LinkTable;
 use isola_abi::management::{DeviceLocation, Fault, NetworkSpec};
 use isola_abi::query::Queries;
 use isola_abi::report::Report;
@@ -54,6 +55,8 @@ pub(crate) struct SpaceEntry {
     /// The memory from which the cell maps its text.
     pub(crate) text: Option<PhysRange>,
     pub(crate) is_quarantined: bool,
+    pub(crate) slots: Rc<CoreSlots>,
+    pub(crate) link_area: Rc<RefCell<LinkArea>>,
 }
 
 /// The state of the machine.
@@ -95,6 +98,10 @@ pub struct FakeState {
     pub cells_are_deaf: bool,
     /// The cells' cores ignore orders to yield.
     pub cells_defy_force: bool,
+    /// The links of each cell, since it was last built.
+    pub links: BTreeMap<CellId, Rc<LinkTable>>,
+    /// The cores that were sent into a cell and not reclaimed since.
+    pub(crate) inside: BTreeSet<CoreId>,
     /// The address spaces, by their number.
     pub(crate) spaces: BTreeMap<u64, SpaceEntry>,
     /// The ownership records.
@@ -130,6 +137,12 @@ impl FakeState {
     pub fn ranges_of(&self, id: CellId) -> Vec<PhysRange> {
         let spaces = self.spaces.values().filter(|space| space.id == id && !space.is_quarantined);
         spaces.flat_map(|space| space.ranges.iter().copied()).collect()
+    }
+
+    /// Returns the memory of other cells that a cell maps.
+    pub fn mapped_by(&self, id: CellId) -> Vec<PhysAddr> {
+        let spaces = self.spaces.values().filter(|space| space.id == id && !space.is_quarantined);
+        spaces.flat_map(|space| space.link_area.borrow().mapped()).collect()
     }
 
     /// Returns a report, any of those of all cells by `number`.
@@ -237,6 +250,7 @@ impl Hardware for FakeMachine {
             state.unplug_requests.insert(id, words.unplug_request.clone());
             state.queries.insert(id, words.queries.clone());
             state.slots.insert(id, words.slots.clone());
+            state.links.insert(id, words.links.clone());
         }
         state.built += 1;
         let shares = blueprint.plan.memory_bytes(Source::Shared) > 0;
@@ -261,6 +275,9 @@ impl Hardware for FakeMachine {
     fn dismantle(&mut self, space: FakeSpace) -> Vec<FakeMemory> {
         if self.lets_write() {
             self.state().records.remove(&space.number);
+        }
+        if !self.state().death.has_come() {
+            space.assert_private(&space.memory);
         }
         self.state().spaces.remove(&space.number);
         space.memory.into_iter().chain(space.unplugged).collect()
@@ -289,6 +306,9 @@ impl Hardware for FakeMachine {
         let mut state = self.state();
         state.actions.push(Action::Reclaim(cores.iter().map(FakeCore::id).collect()));
         let (lost, back): (Vec<_>, Vec<_>) = cores.into_iter().partition(|core| state.lost.contains(&core.0));
+        back.iter().for_each(|core| {
+            state.inside.remove(&core.0);
+        });
         Reclaimed { back, lost: lost.iter().map(FakeCore::id).collect() }
     }
 

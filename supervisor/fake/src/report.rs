@@ -52,6 +52,7 @@ pub fn filled<const FILL: u8>() -> Box<Report> {
             pressure: half(FILL),
             holders: half(FILL),
         },
+        link_request: Default::default(),
         offer: UnplugOffer::default(),
         memory_request: GrowthRequest {
             number: half(FILL),

@@ -4,15 +4,18 @@ use crate::machine::{Action, FakeState, SpaceEntry, State};
 use crate::memory::{FakeMemory, FakeShared};
 use crate::report::{Activities, blank, obeys, yields};
 use crate::restart::FakeRecord;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::{Cell, RefMut};
+use core::cell::{Cell, RefCell, RefMut};
 use core::sync::atomic::Ordering;
 use isola_abi::core_slots::{CoreSlots, Order, OrderKind};
 use isola_abi::descriptor::Core;
 use isola_abi::growth::{Answer, MAX_PLUGGED_BLOCKS, PluggedMemory};
-use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
+use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
+use isola_abi::layout::{LINK_PAGES, PAGE_SIZE};
 use isola_abi::ledger::{LEAST_SLOTS, Ledger};
+use isola_abi::links::{LinkAccess, LinkTable, LinkWindow};
 use isola_abi::management::DeviceLocation;
 use isola_abi::query::{Line, Queries};
 use isola_abi::report::Report;
@@ -64,6 +67,24 @@ pub(crate) struct SharedWords {
     pub(crate) slots: Rc<CoreSlots>,
     /// The number of core slots with stacks, from the first on.
     pub(crate) slots_with_stacks: Rc<Cell<usize>>,
+    pub(crate) links: Rc<LinkTable>,
+    pub(crate) link_area: Rc<RefCell<LinkArea>>,
+}
+
+/// The pages of other cells that a cell can access, by page of its link area.
+#[derive(Default)]
+pub(crate) struct LinkArea {
+    /// By its page tables; `None` for the cell's own page.
+    mapped: BTreeMap<u32, Option<PhysAddr>>,
+    /// By the TLBs of its cores.
+    cached: BTreeSet<PhysAddr>,
+}
+
+impl LinkArea {
+    /// Returns the memory of other cells in the page tables.
+    pub(crate) fn mapped(&self) -> Vec<PhysAddr> {
+        self.mapped.values().flatten().copied().collect()
+    }
 }
 
 impl SharedWords {
@@ -77,6 +98,8 @@ impl SharedWords {
             queries: Rc::new(Queries::default()),
             slots: Rc::new(CoreSlots::default()),
             slots_with_stacks: Rc::new(Cell::new(cores)),
+            links: Rc::default(),
+            link_area: Rc::default(),
         }
     }
 }
@@ -104,6 +127,21 @@ impl FakeSpace {
         self.machine.borrow_mut()
     }
 
+    /// Panics if a core of another cell can access the memory, which is about to have another owner.
+    pub(crate) fn assert_private(&self, memory: &[FakeMemory]) {
+        let inside = self.state().inside.clone();
+        for (number, space) in &self.state().spaces {
+            let has_core =
+                (0..MAX_CORES).filter_map(|slot| space.slots.core(slot)).any(|at| inside.contains(&at.id));
+            if *number != self.number && has_core {
+                let area = space.link_area.borrow();
+                let mut pages = area.cached.iter().chain(area.mapped.values().flatten());
+                let is_in = |page: &PhysAddr| memory.iter().any(|piece| piece.range.contains(*page));
+                assert!(!pages.any(is_in), "a cell can access memory of another that becomes free");
+            }
+        }
+    }
+
     /// Counts a write of the supervisor. Returns whether it takes effect.
     fn lets_write(&self) -> bool {
         self.state().death.lets_write()
@@ -119,7 +157,8 @@ impl FakeSpace {
     /// Enters the space in the machine's state.
     pub(crate) fn register(&self, is_quarantined: bool) {
         let ranges = self.memory.iter().chain(&self.unplugged).map(|memory| memory.range).collect();
-        let entry = SpaceEntry { id: self.id, ranges, text: self.text(), is_quarantined };
+        let (slots, link_area) = (self.words.slots.clone(), self.words.link_area.clone());
+        let entry = SpaceEntry { id: self.id, ranges, text: self.text(), is_quarantined, slots, link_area };
         self.state().spaces.insert(self.number, entry);
     }
 
@@ -217,6 +256,7 @@ impl CellSpace for FakeSpace {
         let slots = &self.words.slots;
         assert!(slot < self.words.slots_with_stacks.get() && slots.at(slot).kind == OrderKind::Vacant);
         self.state().actions.push(Action::Enter(self.id, slot));
+        self.state().inside.insert(core.0);
         let (id, node) = (core.0, NodeId(0));
         let report = &self.words.report.cores[slot];
         report.vcore_runner.store(slot as u32, Ordering::Relaxed);
@@ -323,11 +363,12 @@ impl CellSpace for FakeSpace {
             let is_whole = block.len_bytes > 0
                 && block.start.0.is_multiple_of(CHUNK)
                 && block.len_bytes.is_multiple_of(CHUNK);
-            if is_whole && !is_full && self.cut_out(*block) {
+            if is_whole && !is_full && !self.words.links.lends(*block) && self.cut_out(*block) {
                 taken |= 1 << bit;
             }
         }
         let memory = if stuck.is_some() { Vec::new() } else { core::mem::take(&mut self.unplugged) };
+        self.assert_private(&memory);
         self.record_memory();
         Unplugged { taken, memory, stuck }
     }
@@ -357,4 +398,69 @@ impl CellSpace for FakeSpace {
     fn last_query(&self, line: Line) -> u32 {
         self.words.queries.number(line)
     }
+
+    fn links(&self) -> &LinkTable {
+        &self.words.links
+    }
+
+    fn can_lend(&self, memory: PhysRange) -> bool {
+        let is_pages = memory.start.0.is_multiple_of(PAGE_SIZE) && memory.len_bytes.is_multiple_of(PAGE_SIZE);
+        let is_in =
+            |piece: &FakeMemory| piece.range.start <= memory.start && memory.end() <= piece.range.end();
+        is_pages && memory.len_bytes > 0 && self.memory.iter().any(is_in)
+    }
+
+    fn find_window(&self, len_bytes: u64, access: LinkAccess) -> Option<LinkWindow> {
+        let pages = u32::try_from(len_bytes / PAGE_SIZE).ok()?;
+        Some(LinkWindow { page: self.words.links.find_room(pages, LINK_PAGES)?, pages, access })
+    }
+
+    fn map_peer(&mut self, window: LinkWindow, memory: PhysRange) -> Option<bool> {
+        if !self.lets_write() {
+            return Some(false);
+        }
+        let mut area = self.words.link_area.borrow_mut();
+        let mut had_some = false;
+        let room = if self.state().spaces_are_full { 1 } else { usize::MAX };
+        let pages = (memory.start.0..memory.end().0).step_by(PAGE_SIZE as usize).map(PhysAddr);
+        for (page, phys) in (window.page..).zip(pages.take(room)) {
+            had_some |= area.mapped.insert(page, Some(phys)).is_some();
+            area.cached.insert(phys);
+        }
+        (room > 1).then_some(had_some)
+    }
+
+    fn unmap_peer(&mut self, window: LinkWindow) {
+        if self.lets_write() {
+            let mut area = self.words.link_area.borrow_mut();
+            area.mapped.range_mut(window.page..window.page + window.pages).for_each(|(_, phys)| *phys = None);
+        }
+    }
+
+    fn peer_memory(&self) -> Vec<PhysRange> {
+        let area = self.words.link_area.borrow();
+        area.mapped.values().flatten().map(|phys| PhysRange::new(*phys, PAGE_SIZE)).collect()
+    }
+
+    fn flush(&self, cores: &[Option<FakeCore>]) -> bool {
+        if !self.lets_write() {
+            return true;
+        }
+        let slots = &self.words.slots;
+        let there = |id: CoreId| cores.iter().flatten().any(|core| core.0 == id);
+        let inside = self.state().inside.clone();
+        let mut active = (0..MAX_CORES).filter_map(|slot| slots.core(slot)).map(|core| core.id);
+        let all = self.state().stuck_core.is_none() && active.all(|id| there(id) || !inside.contains(&id));
+        if all {
+            let mut area = self.words.link_area.borrow_mut();
+            area.cached = area.mapped.values().flatten().copied().collect();
+        }
+        all
+    }
+
+    fn doorbell_target(&self) -> ApicId {
+        self.words.slots.core(0).map_or(ApicId(0), |core| core.apic)
+    }
+
+    fn ring_doorbell(&self) {}
 }

@@ -67,6 +67,7 @@ impl<H: Hardware> Cells<H> {
     pub fn on_notification(&mut self) {
         let live: Vec<CellId> = self.table.iter().filter(|cell| cell.is_live()).map(|cell| cell.id).collect();
         live.iter().for_each(|id| self.poll(*id));
+        live.iter().for_each(|id| self.serve_link(*id));
         self.settle_loans();
         self.settle_memory();
         live.into_iter().for_each(|id| self.grant_core(id));

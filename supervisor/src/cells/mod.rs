@@ -31,6 +31,7 @@
 //! | `end` * | notification, deadlines, stop, end |
 //! | `resize` * | requests to resize a cell's cores or memory |
 //! | `lend` * | loans of cores and memory |
+//! | `links` * | requests about links between cells |
 //! | `pending` * | requests and restarts that wait for memory to be scrubbed, or for an image to be hashed |
 //! | `queries` * | requests that change nothing |
 //! | `cell`, `table` | a cell's record, and all of them |
@@ -49,6 +50,7 @@ mod create;
 mod end;
 mod grow;
 mod lend;
+mod links;
 mod memory;
 mod pending;
 mod queries;
@@ -180,6 +182,8 @@ impl<H: Hardware> Cells<H> {
         cells.resume_lenders();
         let (found, gone) = (adopted.found, gone + adopted.gone);
         cells.record(ended_ns, None, JournalEvent::Restart { cause, number, found, gone });
+        let ids: Vec<CellId> = cells.table.iter().map(|cell| cell.id).collect();
+        ids.into_iter().for_each(|id| cells.serve_link(id));
         cells
     }
 

@@ -11,7 +11,7 @@ use crate::workspace::{self, Workspace};
 
 pub const CHECK: Check = Check {
     name: "sizes",
-    about: "no source file exceeds 800 lines, the supervisor's core 6,000, and the rest of the supervisor 7,500",
+    about: "no source file exceeds 800 lines, the supervisor's core 6,000, and the rest of the supervisor 7,600",
     remedy: "move the file's second topic into a separate file; move policy out of supervisor/core",
     run,
 };
@@ -22,8 +22,8 @@ const LISTED_ABOVE_LINES: usize = 400;
 const FILE_LIMIT_LINES: usize = 800;
 /// The largest numbers of lines of the supervisor's trusted core, which owns all resources, and of its policy and
 /// services, without tests and the simulated machine (docs/decisions/0062-supervisor-core-and-policy.md,
-/// 0075-memory-lending.md).
-const PARTS: [(&str, usize); 2] = [(CORE, 6_000), ("supervisor", 7_500)];
+/// 0102-links-between-cells.md).
+const PARTS: [(&str, usize); 2] = [(CORE, 6_000), ("supervisor", 7_600)];
 const CORE: &str = "supervisor/core";
 
 fn run(workspace: &Workspace) -> Result<Findings, Error> {

@@ -6,8 +6,9 @@ use alloc::vec::Vec;
 use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::descriptor::Request;
 use isola_abi::growth::Answer;
-use isola_abi::id::{CoreId, NodeId, PhysRange};
+use isola_abi::id::{ApicId, CoreId, NodeId, PhysRange};
 use isola_abi::ledger::Ledger;
+use isola_abi::links::{LinkAccess, LinkTable, LinkWindow};
 use isola_abi::query::Line;
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
@@ -53,6 +54,15 @@ impl Space {
             core.interrupt_by_force();
         }
     }
+}
+
+/// Returns the cores that execute the cell, with their slots.
+fn inside(cores: &[Option<Core>]) -> Vec<(usize, &AwayCore)> {
+    let inside = cores.iter().enumerate().filter_map(|(slot, core)| match core {
+        Some(Core::Away(core)) => Some((slot, core)),
+        Some(Core::Parked(_)) | None => None,
+    });
+    inside.collect()
 }
 
 impl CellSpace for Space {
@@ -162,12 +172,7 @@ impl CellSpace for Space {
         if taken == 0 {
             return Unplugged { taken, memory: Vec::new(), stuck: None };
         }
-        let inside = cores.iter().enumerate().filter_map(|(slot, core)| match core {
-            Some(Core::Away(core)) => Some((slot, core)),
-            Some(Core::Parked(_)) | None => None,
-        });
-        let inside: Vec<(usize, &AwayCore)> = inside.collect();
-        let (memory, stuck) = match self.0.take_unplugged(&inside) {
+        let (memory, stuck) = match self.0.take_unplugged(&inside(cores)) {
             Ok(memory) => (memory, None),
             Err(slot) => {
                 log::error!("core {slot} of a cell does not answer a non-maskable interrupt");
@@ -195,5 +200,42 @@ impl CellSpace for Space {
 
     fn last_query(&self, line: Line) -> u32 {
         self.0.asked(line)
+    }
+
+    fn links(&self) -> &LinkTable {
+        self.0.links()
+    }
+
+    fn can_lend(&self, memory: PhysRange) -> bool {
+        self.0.can_lend(memory)
+    }
+
+    fn find_window(&self, len_bytes: u64, access: LinkAccess) -> Option<LinkWindow> {
+        self.0.find_window(len_bytes, access)
+    }
+
+    fn map_peer(&mut self, window: LinkWindow, memory: PhysRange) -> Option<bool> {
+        self.0.map_peer(self.1, window, memory)
+    }
+
+    fn unmap_peer(&mut self, window: LinkWindow) {
+        self.0.unmap_peer(window);
+    }
+
+    fn peer_memory(&self) -> Vec<PhysRange> {
+        self.0.peer_memory()
+    }
+
+    fn flush(&self, cores: &[Option<Core>]) -> bool {
+        let flushed = self.0.flush_all_tlbs(&inside(cores));
+        flushed.inspect_err(|slot| log::error!("core {slot} of a cell does not flush its TLB")).is_ok()
+    }
+
+    fn doorbell_target(&self) -> ApicId {
+        self.0.doorbell_target()
+    }
+
+    fn ring_doorbell(&self) {
+        self.0.ring_doorbell();
     }
 }

@@ -206,11 +206,12 @@ impl<H: Hardware> TrustedCore<H> {
         cell.cores = back.into_iter().map(Some).collect();
         cell.lost = lost;
         cell.devices_are_back = reset(&mut self.hardware, &mut cell.devices);
+        self.end_links(id);
         Ok(())
     }
 
     /// Returns the resources of a cell that has ended or was never started to the inventory. If a core or a device
-    /// could still write to the memory, memory and devices go to quarantine.
+    /// could still write to the memory, also a core of a peer, memory and devices go to quarantine.
     ///
     /// # Errors
     /// Returns a [`Rejection`].
@@ -231,11 +232,13 @@ impl<H: Hardware> TrustedCore<H> {
     pub(super) fn take_back(&mut self, id: Option<CellId>, cell: OwnedCell<H>) -> Released {
         let OwnedCell { mut space, cores, devices, memory_bytes, moves, lost, devices_are_back, .. } = cell;
         cores.into_iter().flatten().for_each(|core| self.inventory.cores.put(core));
-        if devices_are_back && lost.is_empty() && !moves.has_lost {
+        let is_exposed = self.exposed.iter().any(|range| space.can_lend(*range));
+        if devices_are_back && lost.is_empty() && !moves.has_lost && !is_exposed {
             self.put_devices(id, devices);
             let memory = self.hardware.dismantle(space);
             self.inventory.memory.put(memory);
         } else {
+            self.exposed.extend(space.peer_memory());
             space.save(Stage::Quarantined, Vec::new());
             self.quarantine.push(Quarantined { memory_bytes, _parts: (space, devices) });
         }

@@ -4,10 +4,12 @@
 //! them and completes a TLB shootdown on all the cell's cores before the blocks have another owner. No memory is plugged
 //! before the cell has acknowledged the answer to its last offer, as it might offer the same blocks.
 
+use super::links::meets;
 use super::{Rejection, TrustedCore};
 use crate::hardware::Hardware;
 use crate::inventory::{Block, BlockRequest, Chunk};
 use crate::space::{CellSpace, Unplugged};
+use alloc::vec::Vec;
 use isola_abi::growth::Answer;
 use isola_abi::id::{CellId, NodeId, PhysRange};
 
@@ -148,14 +150,21 @@ impl<H: Hardware> TrustedCore<H> {
         number: u32,
         blocks: &[PhysRange],
     ) -> Result<UnpluggedBlocks, Rejection> {
-        let cell = self.entered(id)?;
+        let cell = self.cells.get_mut(&id).ok_or(Rejection::NoSuchCell)?;
+        if !cell.is_entered() {
+            return Err(Rejection::WrongStage);
+        }
         if cell.reclaim.open != Some(number) {
             return Err(Rejection::NoSuchRequest);
         }
         if cell.moves.has_lost {
             return Err(Rejection::CoreAtLarge);
         }
-        let Unplugged { taken, memory, stuck } = cell.space.unplug(&cell.cores, blocks);
+        // An empty block is skipped.
+        let is_exposed = |block: &PhysRange| self.exposed.iter().any(|range| meets(*range, *block));
+        let free = |block: &PhysRange| if is_exposed(block) { PhysRange::default() } else { *block };
+        let blocks: Vec<PhysRange> = blocks.iter().map(free).collect();
+        let Unplugged { taken, memory, stuck } = cell.space.unplug(&cell.cores, &blocks);
         let len_bytes: u64 = memory.iter().map(|block| block.range().len_bytes).sum();
         cell.memory_bytes = cell.memory_bytes.saturating_sub(len_bytes);
         cell.settle(number, taken);

@@ -15,6 +15,8 @@
 //! - Resources of an ended cell are free only if nothing can still write to its memory: after all its cores were
 //!   reclaimed and its device was reset. Otherwise memory and device stay in *quarantine*.
 //! - The ownership record names a resource before the cell can use it, and until the cell can no longer use it.
+//! - A cell maps memory of another only as long as both have a link that names it. Memory that a core may still access
+//!   after that is free only after the core was reclaimed: until then it stays in quarantine with its owner.
 //! - The core at a cell's first slot never leaves. No block of memory is both offered by a cell and plugged into it.
 //!
 //! The policy's notes about a cell travel with its ownership record, as bytes that the core does not read.
@@ -27,12 +29,14 @@
 //! | `cores` | plug and unplug of cores |
 //! | `force` | forced core reclaim |
 //! | `memory` | plug and unplug of memory |
+//! | `links` | memory of a cell that another maps |
 //! | `recover` | recovery after a restart of the supervisor |
 
 mod cell;
 mod cores;
 mod force;
 mod lifecycle;
+mod links;
 mod memory;
 mod recover;
 
@@ -46,7 +50,7 @@ use crate::hardware::{CellDevices, Hardware, InventoryOf};
 use crate::inventory::Scrub;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use isola_abi::id::{CellId, CoreId, NodeId};
+use isola_abi::id::{CellId, CoreId, NodeId, PhysRange};
 use isola_abi::management::Fault;
 
 /// The reason why the core did not carry out a request. The state is unchanged.
@@ -79,6 +83,8 @@ pub struct TrustedCore<H: Hardware> {
     quarantine: Vec<Quarantined<H>>,
     /// Bytes of memory that an earlier incarnation could not recover, and that stay out of use.
     withheld_bytes: u64,
+    /// Memory of cells that a lost core of another cell may still access.
+    exposed: Vec<PhysRange>,
 }
 
 /// The resources of an ended cell to which a lost core or device may still write. They are never used again.
@@ -90,7 +96,14 @@ struct Quarantined<H: Hardware> {
 impl<H: Hardware> TrustedCore<H> {
     /// Returns the core of a machine without cells.
     pub fn new(hardware: H, inventory: InventoryOf<H>) -> Self {
-        Self { hardware, inventory, cells: BTreeMap::new(), quarantine: Vec::new(), withheld_bytes: 0 }
+        Self {
+            hardware,
+            inventory,
+            cells: BTreeMap::new(),
+            quarantine: Vec::new(),
+            withheld_bytes: 0,
+            exposed: Vec::new(),
+        }
     }
 
     /// Returns the machine.

@@ -61,14 +61,18 @@ impl<H: Hardware> TrustedCore<H> {
         let RecoveredState { cause, number, ended_ns, recovered_cells, gone, withheld_bytes } = recovered;
         let mut core = Self { withheld_bytes, ..Self::new(hardware, inventory) };
         let mut cells = Vec::new();
-        for cell in recovered_cells {
+        for mut cell in recovered_cells {
             match cell.stage {
                 Stage::Quarantined => {
                     let RecoveredCell { space, devices, memory, .. } = cell;
+                    core.exposed.extend(space.peer_memory());
                     let memory_bytes = len_bytes(&memory);
                     core.quarantine.push(Quarantined { memory_bytes, _parts: (space, devices) });
                 }
-                _ => cells.push(UnclaimedCell(cell)),
+                _ => {
+                    core.unlink_recovered(&mut cell);
+                    cells.push(UnclaimedCell(cell));
+                }
             }
         }
         (core, Recovery { cause, number, ended_ns, gone, cells })

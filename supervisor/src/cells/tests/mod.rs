@@ -136,6 +136,7 @@ mod ends;
 mod growth;
 mod images;
 mod lending;
+mod links;
 mod memory;
 mod moves;
 mod pending;

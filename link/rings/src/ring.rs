@@ -1,0 +1,371 @@
+//! The two rings of a link, from one side.
+
+use crate::half::{Half, NEVER, Word};
+use crate::sync::{AtomicU64, Ordering, fence};
+use crate::{LINE_BYTES, LINE_WORDS};
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Deref;
+
+/// The most bytes of a packet that is one line.
+pub const MESSAGE_BYTES: usize = LINE_BYTES - 8;
+
+/// The peer has violated the protocol, or its half is gone. The ring is of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the peer's ring has impossible contents: close the channel")
+    }
+}
+
+impl core::error::Error for Broken {}
+
+/// The reason why a packet was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// The ring has no room at present: the peer has yet to read.
+    Full,
+    /// The packet is longer than the ring.
+    TooLong {
+        /// The longest packet, in bytes.
+        most_bytes: usize,
+    },
+    /// See [`Broken`].
+    Broken,
+}
+
+impl From<Broken> for SendError {
+    fn from(_: Broken) -> Self {
+        Self::Broken
+    }
+}
+
+/// Whether the peer waits for a notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum MustNotify {
+    /// It has armed itself for this change.
+    Yes,
+    /// It polls, or was notified already.
+    No,
+}
+
+/// The outcome of [`Ring::arm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Armed {
+    /// The peer notifies this side of its next packet.
+    Yes,
+    /// There is a packet already.
+    HasPacket,
+}
+
+/// A packet of one line: a doorbell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    words: [u64; LINE_WORDS - 1],
+    len: u32,
+}
+
+impl Message {
+    /// Returns a message of these words.
+    pub const fn new(words: [u64; LINE_WORDS - 1]) -> Self {
+        Self { words, len: MESSAGE_BYTES as u32 }
+    }
+
+    /// Returns the words; those behind the packet's length are 0.
+    pub const fn words(&self) -> &[u64; LINE_WORDS - 1] {
+        &self.words
+    }
+}
+
+/// The state of the peer, as far as its words allow to judge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    Plausible,
+    Broken,
+}
+
+/// Both rings of a link, from one side: `own` is written here, `peer` only read.
+#[derive(Debug)]
+pub struct Ring<O, P> {
+    own: Half<O>,
+    peer: Half<P>,
+    /// Lines written to `own`, and those of them that are published.
+    head: u64,
+    published: u64,
+    /// Lines that the peer has read from `own`, as last seen.
+    peer_tail: u64,
+    /// Lines read from `peer`, and those of them that the peer knows of.
+    tail: u64,
+    released: u64,
+    /// Lines that the peer has written to `peer`, as last seen.
+    peer_head: u64,
+    trust: Trust,
+}
+
+impl<O, P> Ring<O, P>
+where
+    O: Deref<Target = [AtomicU64]>,
+    P: Deref<Target = [AtomicU64]>,
+{
+    /// Returns the rings of two halves. `own` must be as [`Half::init`] left it.
+    pub fn new(own: Half<O>, peer: Half<P>) -> Self {
+        Self {
+            own,
+            peer,
+            head: 0,
+            published: 0,
+            peer_tail: 0,
+            tail: 0,
+            released: 0,
+            peer_head: 0,
+            trust: Trust::Plausible,
+        }
+    }
+
+    /// Returns the longest packet that can be sent, in bytes.
+    pub fn most_bytes(&self) -> usize {
+        self.own.capacity() as usize * LINE_BYTES - 8
+    }
+
+    /// Returns whether the peer has violated the protocol.
+    pub fn is_broken(&self) -> bool {
+        self.trust == Trust::Broken
+    }
+
+    /// Sends a packet, and returns whether to notify the peer.
+    ///
+    /// # Errors
+    /// A [`SendError`]; nothing was sent.
+    pub fn send(&mut self, packet: &[u8]) -> Result<MustNotify, SendError> {
+        let most_bytes = self.most_bytes();
+        if packet.len() > most_bytes {
+            return Err(SendError::TooLong { most_bytes });
+        }
+        let count = lines_of(packet.len());
+        self.reserve(count)?;
+        let first_len = packet.len().min(MESSAGE_BYTES);
+        let (first, rest) = packet.split_at(first_len);
+        self.write_line(0, Some(packet.len() as u32), first);
+        for (number, part) in (1..).zip(rest.chunks(LINE_BYTES)) {
+            self.write_line(number, None, part);
+        }
+        self.head += count;
+        Ok(self.publish())
+    }
+
+    /// Sends a packet of one line, and returns whether to notify the peer.
+    ///
+    /// # Errors
+    /// A [`SendError`]; nothing was sent.
+    #[inline]
+    pub fn send_message(&mut self, message: &Message) -> Result<MustNotify, SendError> {
+        self.reserve(1)?;
+        if let [header, words @ ..] = self.own.line(self.head) {
+            for (word, value) in words.iter().zip(message.words) {
+                word.store(value, Ordering::Relaxed);
+            }
+            header.store(header_of(self.head, message.len), Ordering::Relaxed);
+        }
+        self.head += 1;
+        Ok(self.publish())
+    }
+
+    /// Receives the next packet into `packet`, replacing its contents. Returns whether there was one.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn receive(&mut self, packet: &mut Vec<u8>) -> Result<bool, Broken> {
+        packet.clear();
+        let Some((len, count)) = self.next_packet()? else { return Ok(false) };
+        packet.reserve_exact(count as usize * LINE_BYTES);
+        let mut skip = 1;
+        for number in 0..count {
+            for word in self.peer.line(self.tail + number).iter().skip(skip) {
+                packet.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+            }
+            skip = 0;
+        }
+        packet.truncate(len as usize);
+        self.tail += count;
+        Ok(true)
+    }
+
+    /// Receives the next packet, if it is one line.
+    ///
+    /// # Errors
+    /// [`Broken`], also if the packet is longer.
+    #[inline]
+    pub fn receive_message(&mut self) -> Result<Option<Message>, Broken> {
+        let Some((len, count)) = self.next_packet()? else { return Ok(None) };
+        if count > 1 {
+            return self.fail();
+        }
+        let mut words = [0; LINE_WORDS - 1];
+        for (word, from) in words.iter_mut().zip(self.peer.line(self.tail).iter().skip(1)) {
+            *word = from.load(Ordering::Relaxed);
+        }
+        self.tail += 1;
+        Ok(Some(Message { words, len }))
+    }
+
+    /// Gives the peer the room of the packets received so far, and returns whether to notify it. To be called before
+    /// this side waits, and now and then before.
+    #[inline]
+    pub fn release(&mut self) -> MustNotify {
+        if self.released == self.tail {
+            return MustNotify::No;
+        }
+        let before = self.released;
+        self.released = self.tail;
+        self.own.store(Word::Tail, self.tail, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let room_at = self.peer.load(Word::RoomAt, Ordering::Relaxed);
+        if before < room_at && room_at <= self.tail { MustNotify::Yes } else { MustNotify::No }
+    }
+
+    /// Returns whether the peer has written a packet that was not received.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[inline]
+    pub fn has_packet(&mut self) -> Result<bool, Broken> {
+        if self.trust == Trust::Broken {
+            return Err(Broken);
+        }
+        if self.peer_head == self.tail {
+            let head = self.peer.load(Word::Head, Ordering::Acquire);
+            if head < self.peer_head || head.wrapping_sub(self.tail) > self.peer.capacity() {
+                return self.fail();
+            }
+            self.peer_head = head;
+        }
+        Ok(self.peer_head != self.tail)
+    }
+
+    /// Makes the peer notify this side of its next packet, unless there is one.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn arm(&mut self) -> Result<Armed, Broken> {
+        if self.has_packet()? {
+            return Ok(Armed::HasPacket);
+        }
+        self.own.store(Word::WakeAt, self.tail, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        Ok(if self.has_packet()? { Armed::HasPacket } else { Armed::Yes })
+    }
+
+    /// Ends [`Self::arm`]: this side polls.
+    pub fn disarm(&mut self) {
+        self.own.store(Word::WakeAt, NEVER, Ordering::Relaxed);
+    }
+
+    /// Makes the peer notify this side when the ring has room for a packet of `len_bytes`, at most
+    /// [`Self::most_bytes`], unless it has. Returns whether it has.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn await_room(&mut self, len_bytes: usize) -> Result<bool, Broken> {
+        let count = lines_of(len_bytes);
+        let room_at = (self.head + count).saturating_sub(self.own.capacity());
+        self.own.store(Word::RoomAt, room_at, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        match self.reserve(count) {
+            Ok(()) => {
+                self.own.store(Word::RoomAt, NEVER, Ordering::Relaxed);
+                Ok(true)
+            }
+            Err(SendError::Broken) => Err(Broken),
+            Err(SendError::Full | SendError::TooLong { .. }) => Ok(false),
+        }
+    }
+
+    /// Checks that `count` lines are free.
+    #[inline]
+    fn reserve(&mut self, count: u64) -> Result<(), SendError> {
+        if self.trust == Trust::Broken {
+            return Err(SendError::Broken);
+        }
+        if self.head + count - self.peer_tail > self.own.capacity() {
+            let tail = self.peer.load(Word::Tail, Ordering::Acquire);
+            if tail < self.peer_tail || tail > self.published {
+                self.trust = Trust::Broken;
+                return Err(SendError::Broken);
+            }
+            self.peer_tail = tail;
+            if self.head + count - tail > self.own.capacity() {
+                return Err(SendError::Full);
+            }
+        }
+        Ok(())
+    }
+
+    /// Publishes the lines written so far.
+    #[inline]
+    fn publish(&mut self) -> MustNotify {
+        let before = self.published;
+        self.published = self.head;
+        self.own.store(Word::Head, self.head, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let wake_at = self.peer.load(Word::WakeAt, Ordering::Relaxed);
+        if before <= wake_at && wake_at < self.head { MustNotify::Yes } else { MustNotify::No }
+    }
+
+    /// Returns the length of the next packet in bytes, and in lines.
+    #[inline]
+    fn next_packet(&mut self) -> Result<Option<(u32, u64)>, Broken> {
+        if !self.has_packet()? {
+            return Ok(None);
+        }
+        let header = self.peer.line(self.tail).first().map_or(0, |word| word.load(Ordering::Relaxed));
+        let (sequence, len) = ((header >> 32) as u32, header as u32);
+        let count = lines_of(len as usize);
+        // The lines of a packet are published together: fewer than it needs are not the beginning of one.
+        if sequence != self.tail as u32 || count > self.peer_head - self.tail {
+            return self.fail();
+        }
+        Ok(Some((len, count)))
+    }
+
+    /// Writes a line behind those written so far: with a header and up to 56 bytes, or with up to 64.
+    fn write_line(&self, number: u64, len: Option<u32>, bytes: &[u8]) {
+        let index = self.head + number;
+        let mut words = self.own.line(index).iter();
+        if let Some(len) = len
+            && let Some(word) = words.next()
+        {
+            word.store(header_of(index, len), Ordering::Relaxed);
+        }
+        for (word, part) in words.zip(bytes.chunks(8)) {
+            let mut value = [0; 8];
+            value.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+            word.store(u64::from_le_bytes(value), Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn fail<T>(&mut self) -> Result<T, Broken> {
+        self.trust = Trust::Broken;
+        Err(Broken)
+    }
+}
+
+/// Returns the lines of a packet of `len` bytes.
+#[inline]
+const fn lines_of(len: usize) -> u64 {
+    1 + len.saturating_sub(MESSAGE_BYTES).div_ceil(LINE_BYTES) as u64
+}
+
+const fn header_of(index: u64, len: u32) -> u64 {
+    index << 32 | len as u64
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+#[cfg(all(test, loom))]
+mod models;

@@ -1,0 +1,299 @@
+//! Links: memory of one cell that another maps, by the consent of both. See [`isola_abi::links`] for the protocol.
+//!
+//! The policy decides which cells may have a link, and passes on the requests of cells; the core validates each. The
+//! tables of links are the core's own record: cells only read them. An entry names a window before memory is mapped in
+//! it, and until the cell can no longer access it:
+//!
+//! ```text
+//! map:     lent memory and window recorded -> page tables -> TLBs flushed, if the window was in use before -> state
+//! revoke:  state -> page tables -> TLBs flushed -> lent memory forgotten
+//! ```
+//!
+//! A window stays reserved until its link's slot is free, as the cell may still have references to it.
+//!
+//! A core that does not flush leaves the memory *exposed*: its owner may use it, but it is not unplugged, and ends in
+//! quarantine.
+//! A flush waits for cores of one cell, each of which answers an NMI in code that the cell cannot change; no step waits
+//! for a cell.
+//!
+//! A restarted supervisor closes all links: an entry may describe a change that was not completed.
+
+use super::{OwnedCell, TrustedCore};
+use crate::hardware::{Hardware, RecoveredCell};
+use crate::report;
+use crate::space::CellSpace;
+use alloc::vec::Vec;
+use isola_abi::id::{CellId, PhysRange};
+use isola_abi::links::{
+    Link, LinkAccess, LinkDemand, LinkPart, LinkRefusal, LinkState, MAX_LINKS_TO_PEER, ServiceName,
+};
+
+impl<H: Hardware> OwnedCell<H> {
+    /// Returns the cell's request about a link and its number, if there is one that was not answered.
+    pub fn link_request(&self) -> Option<(u32, Option<LinkDemand>)> {
+        let number = report::link_request(self.report());
+        let is_new = self.is_entered() && number != self.space.links().answered();
+        is_new.then(|| (number, self.report().link_request.get()))
+    }
+
+    /// Answers the cell's request about a link.
+    pub fn answer_link(&self, number: u32, answer: Result<usize, LinkRefusal>) {
+        self.space.links().set_answer(number, answer);
+        self.space.ring_doorbell();
+    }
+
+    /// Returns the link at a slot that has one.
+    fn link(&self, slot: usize) -> Result<&Link, LinkRefusal> {
+        let link = self.space.links().get(slot).filter(|link| link.state() != LinkState::Free);
+        link.ok_or(LinkRefusal::WrongState)
+    }
+
+    /// Returns a free slot for a link to `peer`.
+    fn free_slot(&self, peer: CellId) -> Result<usize, LinkRefusal> {
+        let links = || self.space.links().iter();
+        let to_peer = links().filter(|(_, link)| link.state() != LinkState::Free && link.peer().0 == peer);
+        let free = links().find(|(_, link)| link.state() == LinkState::Free).map(|(slot, _)| slot);
+        free.filter(|_| to_peer.count() < MAX_LINKS_TO_PEER).ok_or(LinkRefusal::NoSlot)
+    }
+
+    /// Maps memory of a peer for the link at a slot, with the window recorded before.
+    fn map(
+        &mut self,
+        slot: usize,
+        part: LinkPart,
+        memory: PhysRange,
+        access: LinkAccess,
+    ) -> Result<(), LinkRefusal> {
+        let window = match self.link(slot)?.window(part) {
+            // The cell may have references to the window, which must not become longer or gain access.
+            Some(window) if window.access == access && window.len_bytes() == memory.len_bytes => window,
+            Some(_) => return Err(LinkRefusal::WrongState),
+            None => self.space.find_window(memory.len_bytes, access).ok_or(LinkRefusal::NoTables)?,
+        };
+        self.link(slot)?.set_window(part, Some(window));
+        let must_flush = self.space.map_peer(window, memory).ok_or(LinkRefusal::NoTables)?;
+        if must_flush && !self.space.flush(&self.cores) {
+            return Err(LinkRefusal::WrongState);
+        }
+        Ok(())
+    }
+
+    /// Revokes what the cell maps for the link at a slot. Returns the memory that a core may still access.
+    #[must_use]
+    fn unmap(&mut self, slot: usize, parts: &[LinkPart]) -> Vec<PhysRange> {
+        let Ok(link) = self.link(slot) else { return Vec::new() };
+        let windows: Vec<_> = parts.iter().filter_map(|part| link.window(*part)).collect();
+        if windows.is_empty() {
+            return Vec::new();
+        }
+        let mut revoked = self.space.peer_memory();
+        windows.into_iter().for_each(|window| self.space.unmap_peer(window));
+        let left = self.space.peer_memory();
+        revoked.retain(|page| !left.contains(page));
+        if revoked.is_empty() || self.space.flush(&self.cores) { Vec::new() } else { revoked }
+    }
+}
+
+impl<H: Hardware> TrustedCore<H> {
+    /// Begins a link from a cell to a service of another, which the policy permits. Returns the opener's slot.
+    ///
+    /// # Errors
+    /// Returns a [`LinkRefusal`].
+    pub fn open_link(
+        &mut self,
+        number: u32,
+        (opener, memory): (CellId, PhysRange),
+        target: CellId,
+        service: &ServiceName,
+    ) -> Result<usize, LinkRefusal> {
+        let [from, to] = [opener, target].map(|id| self.linkable(id));
+        let (from, to) = (from?, to?);
+        if opener == target {
+            return Err(LinkRefusal::NoSuchCell);
+        }
+        if !from.space.can_lend(memory) || self.is_exposed(memory) {
+            return Err(LinkRefusal::BadMemory);
+        }
+        let (slot, invited) = (from.free_slot(target)?, to.free_slot(opener)?);
+        let begin = |cell: &OwnedCell<H>, slot, peer: (CellId, usize), apic, number, memory| {
+            let Some(link) = cell.space.links().get(slot) else { return };
+            link.begin(peer, apic, number, service);
+            link.set_lent(LinkPart::Ring, memory);
+            link.set_state(if number == 0 { LinkState::Invited } else { LinkState::Waiting });
+        };
+        begin(from, slot, (target, invited), to.space.doorbell_target(), number, memory);
+        begin(to, invited, (opener, slot), from.space.doorbell_target(), 0, PhysRange::default());
+        to.space.ring_doorbell();
+        Ok(slot)
+    }
+
+    /// Completes a link by which a cell was invited: each maps the other's half.
+    ///
+    /// # Errors
+    /// Returns a [`LinkRefusal`]. If the mapping failed, the link is closed.
+    pub fn accept_link(&mut self, id: CellId, slot: usize, memory: PhysRange) -> Result<usize, LinkRefusal> {
+        let (peer, peer_slot) = self.peer_of(id, slot, LinkState::Invited)?;
+        let cell = self.linkable(id)?;
+        if !cell.space.can_lend(memory) || self.is_exposed(memory) {
+            return Err(LinkRefusal::BadMemory);
+        }
+        cell.link(slot)?.set_lent(LinkPart::Ring, memory);
+        let theirs = self.linkable(peer)?.link(peer_slot)?.lent(LinkPart::Ring);
+        let mapped = self
+            .map(id, slot, LinkPart::Ring, theirs, LinkAccess::Read)
+            .and_then(|()| self.map(peer, peer_slot, LinkPart::Ring, memory, LinkAccess::Read));
+        if let Err(refusal) = mapped {
+            self.close_link(id, slot)?;
+            return Err(refusal);
+        }
+        for (id, slot) in [(id, slot), (peer, peer_slot)] {
+            let cell = self.linkable(id)?;
+            cell.link(slot)?.set_state(LinkState::Open);
+            cell.space.ring_doorbell();
+        }
+        Ok(slot)
+    }
+
+    /// Maps further memory of a cell in its peer. Memory that was shared before is revoked; it must have had the same
+    /// length and access.
+    ///
+    /// # Errors
+    /// Returns a [`LinkRefusal`].
+    pub fn share_over_link(
+        &mut self,
+        id: CellId,
+        slot: usize,
+        memory: PhysRange,
+        access: LinkAccess,
+    ) -> Result<usize, LinkRefusal> {
+        let (peer, peer_slot) = self.peer_of(id, slot, LinkState::Open)?;
+        if !self.linkable(id)?.space.can_lend(memory) || self.is_exposed(memory) {
+            return Err(LinkRefusal::BadMemory);
+        }
+        self.unshare_over_link(id, slot)?;
+        self.linkable(id)?.link(slot)?.set_lent(LinkPart::Shared, memory);
+        if let Err(refusal) = self.map(peer, peer_slot, LinkPart::Shared, memory, access) {
+            self.unshare_over_link(id, slot)?;
+            return Err(refusal);
+        }
+        let cell = self.linkable(peer)?;
+        cell.link(peer_slot)?.set_shared(true);
+        cell.space.ring_doorbell();
+        Ok(slot)
+    }
+
+    /// Revokes the memory that a cell shares over an open link.
+    ///
+    /// # Errors
+    /// Returns a [`LinkRefusal`].
+    pub fn unshare_over_link(&mut self, id: CellId, slot: usize) -> Result<usize, LinkRefusal> {
+        let (peer, peer_slot) = self.peer_of(id, slot, LinkState::Open)?;
+        self.linkable(peer)?.link(peer_slot)?.set_shared(false);
+        self.unmap(peer, peer_slot, &[LinkPart::Shared]);
+        self.linkable(id)?.link(slot)?.set_lent(LinkPart::Shared, PhysRange::default());
+        self.linkable(peer)?.space.ring_doorbell();
+        Ok(slot)
+    }
+
+    /// Closes a link, or refuses an invitation: both cells lose each other's memory. The slot is free.
+    ///
+    /// # Errors
+    /// Returns a [`LinkRefusal`] if there is no link.
+    pub fn close_link(&mut self, id: CellId, slot: usize) -> Result<usize, LinkRefusal> {
+        let link = self.linkable(id)?.link(slot)?;
+        let (state, (peer, peer_slot)) = (link.state(), link.peer());
+        if state != LinkState::Closed {
+            self.close_at_peer(id, peer, peer_slot);
+        }
+        self.unmap(id, slot, &LinkPart::ALL);
+        self.linkable(id)?.link(slot)?.set_state(LinkState::Free);
+        Ok(slot)
+    }
+
+    /// Closes all links of a cell that has ended. Its cores were reclaimed, or are lost.
+    pub(super) fn end_links(&mut self, id: CellId) {
+        let Some(cell) = self.cells.get(&id) else { return };
+        let links = cell.space.links().iter().filter(|(_, link)| link.state() != LinkState::Free);
+        let links: Vec<_> = links.map(|(slot, link)| (slot, link.peer())).collect();
+        for (slot, (peer, peer_slot)) in links {
+            self.close_at_peer(id, peer, peer_slot);
+            self.unmap(id, slot, &LinkPart::ALL);
+        }
+    }
+
+    /// Closes all links of a recovered cell.
+    pub(super) fn unlink_recovered(&mut self, cell: &mut RecoveredCell<H>) {
+        let mapped = cell.space.peer_memory();
+        let links = cell.space.links().iter().filter(|(_, link)| link.state() != LinkState::Free);
+        let links: Vec<usize> = links.map(|(slot, _)| slot).collect();
+        if links.is_empty() {
+            return;
+        }
+        for slot in &links {
+            let windows =
+                cell.space.links().get(*slot).map(|link| LinkPart::ALL.map(|part| link.window(part)));
+            windows.into_iter().flatten().flatten().for_each(|window| cell.space.unmap_peer(window));
+        }
+        if !mapped.is_empty() && !cell.space.flush(&cell.cores) {
+            self.exposed.extend(mapped);
+        }
+        for link in links.iter().filter_map(|slot| cell.space.links().get(*slot)) {
+            LinkPart::ALL.into_iter().for_each(|part| link.set_lent(part, PhysRange::default()));
+            link.set_state(LinkState::Closed);
+        }
+        cell.space.ring_doorbell();
+    }
+
+    /// Returns whether a lost core of another cell may still access the memory.
+    pub(super) fn is_exposed(&self, memory: PhysRange) -> bool {
+        self.exposed.iter().any(|range| meets(*range, memory))
+    }
+
+    /// Makes a cell lose the memory of a peer that closes the link or has ended.
+    fn close_at_peer(&mut self, id: CellId, peer: CellId, peer_slot: usize) {
+        let Ok(link) = self.linkable(peer).and_then(|cell| cell.link(peer_slot)) else { return };
+        if link.peer().0 != id || link.state() == LinkState::Closed {
+            // The peer has closed its end, and its slot may have another link by now.
+            return;
+        }
+        link.set_state(LinkState::Closed);
+        self.unmap(peer, peer_slot, &LinkPart::ALL);
+        if let Ok(cell) = self.linkable(peer) {
+            cell.space.ring_doorbell();
+        }
+    }
+
+    fn map(
+        &mut self,
+        id: CellId,
+        slot: usize,
+        part: LinkPart,
+        memory: PhysRange,
+        access: LinkAccess,
+    ) -> Result<(), LinkRefusal> {
+        let cell = self.cells.get_mut(&id).ok_or(LinkRefusal::NoSuchCell)?;
+        cell.map(slot, part, memory, access)
+    }
+
+    fn unmap(&mut self, id: CellId, slot: usize, parts: &[LinkPart]) {
+        if let Some(cell) = self.cells.get_mut(&id) {
+            self.exposed.extend(cell.unmap(slot, parts));
+        }
+    }
+
+    /// Returns a cell that can have links.
+    fn linkable(&self, id: CellId) -> Result<&OwnedCell<H>, LinkRefusal> {
+        self.cells.get(&id).filter(|cell| cell.is_entered()).ok_or(LinkRefusal::NoSuchCell)
+    }
+
+    /// Returns the peer of a cell's link in that state, and the peer's slot.
+    fn peer_of(&self, id: CellId, slot: usize, state: LinkState) -> Result<(CellId, usize), LinkRefusal> {
+        let link = self.linkable(id)?.link(slot)?;
+        if link.state() == state { Ok(link.peer()) } else { Err(LinkRefusal::WrongState) }
+    }
+}
+
+/// Returns whether two ranges overlap.
+pub(super) fn meets(one: PhysRange, other: PhysRange) -> bool {
+    one.start < other.end() && other.start < one.end() && one.len_bytes > 0 && other.len_bytes > 0
+}

@@ -1,0 +1,41 @@
+//! Requests of running cells about links to other cells, see [`isola_abi::links`].
+//!
+//! The policy resolves the peer's name, and checks that the peer's specification accepts the cell; the core does the
+//! rest. Each notification handles one request of a cell, and each is answered at once.
+
+use super::Cells;
+use isola_abi::id::CellId;
+use isola_abi::links::{LinkDemand, LinkRefusal};
+use isola_supervisor_core::Hardware;
+use isola_supervisor_core::trusted_core::OwnedCell;
+
+impl<H: Hardware> Cells<H> {
+    /// Handles a running cell's request about a link, if there is a new one.
+    pub(super) fn serve_link(&mut self, id: CellId) {
+        let request = self.core.cell(id).and_then(OwnedCell::link_request);
+        let Some((number, demand)) = request else { return };
+        let answer = match demand {
+            None => Err(LinkRefusal::Malformed),
+            Some(LinkDemand::Open { target, service, memory }) => self
+                .accepting(id, &target)
+                .and_then(|target| self.core.open_link(number, (id, memory), target, &service)),
+            Some(LinkDemand::Accept { slot, memory }) => self.core.accept_link(id, slot, memory),
+            Some(LinkDemand::Share { slot, memory, access }) => {
+                self.core.share_over_link(id, slot, memory, access)
+            }
+            Some(LinkDemand::Unshare { slot }) => self.core.unshare_over_link(id, slot),
+            Some(LinkDemand::Close { slot }) => self.core.close_link(id, slot),
+        };
+        if let Some(cell) = self.core.cell(id) {
+            cell.answer_link(number, answer);
+        }
+    }
+
+    /// Returns the running cell named `target`, if it accepts links of the cell `opener`.
+    fn accepting(&self, opener: CellId, target: &str) -> Result<CellId, LinkRefusal> {
+        let opener = self.table.get(opener).ok_or(LinkRefusal::NoSuchCell)?;
+        let target = self.table.find(target).ok().and_then(|id| self.table.get(id));
+        let target = target.filter(|cell| cell.is_live()).ok_or(LinkRefusal::NoSuchCell)?;
+        if target.spec.accepts(&opener.spec.name) { Ok(target.id) } else { Err(LinkRefusal::NotAccepted) }
+    }
+}
