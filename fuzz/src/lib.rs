@@ -13,6 +13,7 @@ pub mod conversation;
 pub mod image;
 mod input;
 pub mod kv;
+pub mod links;
 pub mod linux;
 pub mod linux_calls;
 mod linux_cell;
@@ -46,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "kv_session", run: kv::session },
     Target { name: "kv_stream", run: kv::stream },
     Target { name: "kv_text", run: kv::text },
+    Target { name: "link_rings", run: links::ring },
     Target { name: "linux_calls", run: linux_calls::calls },
     Target { name: "linux_memory", run: linux::memory },
     Target { name: "management_descriptor", run: management::descriptor },

@@ -23,6 +23,7 @@
 //! | [`fibers`] | stacks for blocking code |
 //! | [`rcu`] | cells and tables with lock-free readers |
 //! | [`net`] | TCP and UDP |
+//! | [`channels`] | packets and shared memory between cells of one machine |
 //! | [`latency`] | service latencies of requests |
 //! | [`resolver`] | DNS lookups, and connections to a host name |
 //! | [`ebbs`] | components with one representative per core |
@@ -62,6 +63,7 @@ pub mod storage;
 mod on;
 
 pub use arguments::{Arguments, ExitCode};
+pub use isola_channels as channels;
 pub use isola_events as events;
 pub use isola_events::future;
 pub use isola_fibers as fibers;

@@ -1,6 +1,7 @@
 //! The bare platform: the machine as the cores of a cell see it. Each method is in the module of its subject, or here
 //! if it is a few lines.
 
+use crate::links::BareLinks;
 use crate::sampler::BareSampler;
 use crate::state::{self, AUTHORITY, Bare};
 use crate::{block, console, cores, hot_plug, idle, network, pending, pool, regions, supervisor};
@@ -19,7 +20,7 @@ use isola_machine::{cell, cpu, interrupts, power};
 use isola_platform::block::VolumePort;
 use isola_platform::network::NetworkPort;
 use isola_platform::{
-    Clock, CoreIndex, CoreSet, MemoryDemand, PendingVectors, Platform, ResumeOutcome, Sampler,
+    Clock, CoreIndex, CoreSet, LinkPort, MemoryDemand, PendingVectors, Platform, ResumeOutcome, Sampler,
 };
 
 /// The vector of the core's timer. It has no handler: it ends a halt, and the loop checks its alarms.
@@ -164,6 +165,10 @@ impl Platform for Bare {
     fn sampler(&self) -> Option<&'static dyn Sampler> {
         // Without a supervisor, no core is interrupted for samples.
         self.descriptor().supervisor.is_some().then_some(&BareSampler as &dyn Sampler)
+    }
+
+    fn links(&self) -> Option<&'static dyn LinkPort> {
+        self.descriptor().supervisor.is_some().then_some(&BareLinks as &dyn LinkPort)
     }
 
     fn open_network(&self) -> Vec<NetworkPort> {

@@ -18,6 +18,7 @@ extern crate alloc;
 pub mod block;
 mod clock;
 mod core_set;
+mod links;
 mod memory;
 pub mod network;
 mod platform;
@@ -25,6 +26,7 @@ mod sampler;
 
 pub use clock::{Clock, Instant};
 pub use core_set::{CoreIndex, CoreSet};
+pub use links::{LinkPort, PeerWords};
 pub use memory::MemoryDemand;
 pub use platform::{OtherVectors, PendingVectors, Platform, ResumeOutcome};
 pub use sampler::{NoSampleMemory, SampleCounts, Sampler};

@@ -2,7 +2,7 @@
 
 use crate::block::VolumePort;
 use crate::network::NetworkPort;
-use crate::{Clock, CoreIndex, CoreSet, MemoryDemand, Sampler};
+use crate::{Clock, CoreIndex, CoreSet, LinkPort, MemoryDemand, Sampler};
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use isola_abi::core_slots::{CoreSlots, Order};
@@ -162,6 +162,11 @@ pub trait Platform: Sync {
 
     /// Returns the sampler of call stacks, if the platform has one.
     fn sampler(&self) -> Option<&'static dyn Sampler> {
+        None
+    }
+
+    /// Returns the cell's links to other cells, if it has a supervisor that introduces them.
+    fn links(&self) -> Option<&'static dyn LinkPort> {
         None
     }
 

@@ -79,6 +79,9 @@ const LAYERS: &[Layer] = &[
         folders: &["net", "fs", "storage"],
         may_use: &["abi", "iobuf", "platform", "cell", "services"],
     },
+    // Rings between cells, which know no cell; and channels over them.
+    Layer { name: "link rings", folders: &["link/rings"], may_use: &[] },
+    Layer { name: "link", folders: &["link"], may_use: &["abi", "platform", "cell", "link rings"] },
     // The connection of a hosted cell to its host: sockets, files.
     Layer {
         name: "gateway",
@@ -101,7 +104,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "application library",
         folders: &["cell/app"],
-        may_use: &["abi", "iobuf", "platform", "cell", "services", "bare", "hosted", "gateway"],
+        may_use: &["abi", "iobuf", "platform", "cell", "link", "services", "bare", "hosted", "gateway"],
     },
     Layer {
         name: "apps",
@@ -164,6 +167,7 @@ const LAYERS: &[Layer] = &[
             "host",
             "iobuf",
             "cell",
+            "link rings",
             "services",
             "linux",
             "simulations",

@@ -27,7 +27,11 @@ fn open(cells: &mut Cells<FakeMachine>, name: &str, target: &str) -> Result<usiz
 }
 
 fn accepting(name: &str, accept: &[&str]) -> CellSpec {
-    CellSpec { accept: accept.iter().map(|name| String::from(*name)).collect(), ..spec(name) }
+    CellSpec {
+        accept: accept.iter().map(|name| String::from(*name)).collect(),
+        network: NetworkSpec::None,
+        ..spec(name)
+    }
 }
 
 #[test]
@@ -35,8 +39,8 @@ fn a_link_needs_a_running_peer_that_accepts_the_cell() {
     let mut cells = machine(4);
     run(&mut cells, accepting("kv", &["web", "other"]));
     run(&mut cells, accepting("all", &["*"]));
-    run(&mut cells, spec("web"));
-    run(&mut cells, spec("stranger"));
+    run(&mut cells, accepting("web", &[]));
+    run(&mut cells, accepting("stranger", &[]));
     assert_eq!(open(&mut cells, "stranger", "kv"), Err(LinkRefusal::NotAccepted));
     assert_eq!(open(&mut cells, "kv", "web"), Err(LinkRefusal::NotAccepted), "acceptance has a direction");
     assert_eq!(open(&mut cells, "web", "absent"), Err(LinkRefusal::NoSuchCell));
@@ -57,7 +61,7 @@ fn a_link_needs_a_running_peer_that_accepts_the_cell() {
 fn wrong_requests_are_answered_and_change_nothing() {
     let mut cells = machine(4);
     run(&mut cells, accepting("kv", &["*"]));
-    run(&mut cells, spec("web"));
+    run(&mut cells, accepting("web", &[]));
     let memory = page(&mut cells, "kv");
     for slot in [0, MAX_LINKS - 1, MAX_LINKS, u32::MAX as usize] {
         for demand in [
@@ -83,7 +87,7 @@ fn wrong_requests_are_answered_and_change_nothing() {
 fn a_request_that_a_supervisor_left_is_answered_by_the_next() {
     let mut cells = machine(4);
     run(&mut cells, accepting("kv", &["*"]));
-    run(&mut cells, spec("web"));
+    run(&mut cells, accepting("web", &[]));
     cells.on_notification();
     let (memory, id) = (page(&mut cells, "web"), cells.find("web").unwrap());
     let service = service_name("echo").unwrap();

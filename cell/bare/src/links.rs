@@ -1,0 +1,37 @@
+//! Links to other cells: the machine's, for the library OS.
+
+use crate::state::AUTHORITY;
+use crate::supervisor;
+use core::sync::atomic::AtomicU64;
+use isola_abi::id::PhysRange;
+use isola_abi::links::{LinkDemand, LinkPart, LinkTable};
+use isola_machine::cell::links;
+use isola_platform::{LinkPort, PeerWords};
+
+/// The links of a cell that has a supervisor.
+#[derive(Debug)]
+pub(crate) struct BareLinks;
+
+impl LinkPort for BareLinks {
+    fn table(&self) -> &'static LinkTable {
+        links::table()
+    }
+
+    fn send(&self, demand: &LinkDemand) -> u32 {
+        let number = links::demand(demand);
+        supervisor::notify();
+        number
+    }
+
+    fn range_of(&self, words: &'static [AtomicU64]) -> PhysRange {
+        links::range_of(words)
+    }
+
+    fn peer_words(&self, slot: usize, part: LinkPart) -> Option<PeerWords> {
+        links::peer_words(slot, part)
+    }
+
+    fn ring_doorbell(&self, slot: usize) {
+        links::ring_doorbell(AUTHORITY, slot);
+    }
+}

@@ -1,0 +1,28 @@
+//! Links to other cells, as the platform offers them: see [`isola_abi::links`].
+
+use core::sync::atomic::AtomicU64;
+use isola_abi::id::PhysRange;
+use isola_abi::links::{LinkAccess, LinkDemand, LinkPart, LinkTable};
+
+/// The memory of a peer, and the permitted access. A store without permission is fatal.
+pub type PeerWords = (&'static [AtomicU64], LinkAccess);
+
+/// The links of the cell. News of a link, and answers, come with an interrupt with
+/// [`DOORBELL_VECTOR`](isola_abi::links::DOORBELL_VECTOR) to the first core.
+pub trait LinkPort: Sync {
+    /// Returns the table of links, which the supervisor writes.
+    fn table(&self) -> &'static LinkTable;
+
+    /// Sends a request to the supervisor, after the previous one was answered. Returns its number.
+    fn send(&self, demand: &LinkDemand) -> u32;
+
+    /// Returns the physical memory of words in the cell's heap, which are whole pages.
+    fn range_of(&self, words: &'static [AtomicU64]) -> PhysRange;
+
+    /// Returns the memory of the peer of an open link; `None` if there is none. It stays mapped as long as the slot is not
+    /// free, also after the link's end: it is memory of this cell then.
+    fn peer_words(&self, slot: usize, part: LinkPart) -> Option<PeerWords>;
+
+    /// Sends a doorbell to the peer of an open link.
+    fn ring_doorbell(&self, slot: usize);
+}

@@ -1,0 +1,326 @@
+//! Channels and listeners.
+
+use crate::ChannelError;
+use crate::memory::{PeerMemory, SharedMemory};
+use crate::runtime::{LinkSlot, Listening, OpenLink, runtime};
+use alloc::rc::Rc;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::fmt;
+use core::future::poll_fn;
+use core::task::Poll;
+use isola_abi::links::{LinkAccess, LinkDemand, LinkPart, LinkState, service_name};
+use isola_abi::management::MAX_NAME_LEN;
+use isola_events::{spawn_task, yield_now};
+use isola_link_rings::{Broken, Message, SendError};
+
+/// The number of packets after which a reader gives way to other events.
+pub const READS_IN_A_ROW: u32 = 16;
+
+impl From<Broken> for ChannelError {
+    fn from(_: Broken) -> Self {
+        Self::Closed
+    }
+}
+
+/// A channel to another cell. It is closed when it and all memory of the peer that it returned are dropped.
+pub struct Channel {
+    link: Rc<OpenLink>,
+    /// The packets read since the reader last gave way.
+    reads: Cell<u32>,
+}
+
+/// A service of this cell. Dropping it refuses further channels to the service.
+pub struct Listener {
+    listening: Rc<Listening>,
+}
+
+/// Opens a channel to a service of another cell: `CELL/SERVICE`. Completes when the other cell has accepted it.
+///
+/// # Errors
+/// A [`ChannelError`]; [`ChannelError::Closed`] if the other cell does not listen for the service, or has ended.
+pub async fn open(name: &str) -> Result<Channel, ChannelError> {
+    let runtime = runtime()?;
+    let (target, service) = name.split_once('/').ok_or(ChannelError::BadName)?;
+    let service = service_name(service).ok_or(ChannelError::BadName)?;
+    if target.len() > MAX_NAME_LEN {
+        return Err(ChannelError::BadName);
+    }
+    let target = target.to_string();
+    // In a task of its own, which ends even if the caller loses interest: the slot is freed then.
+    let opening = async move {
+        let half = runtime.half()?;
+        let memory = runtime.port().ok_or(ChannelError::Unsupported)?.range_of(half);
+        let demand = LinkDemand::Open { target, service, memory };
+        let slot = match runtime.request(&demand).await {
+            Ok(slot) => LinkSlot::new(slot, half),
+            Err(error) => {
+                runtime.put_half(half);
+                return Err(error);
+            }
+        };
+        let state = || runtime.port().and_then(|port| port.table().get(slot.slot)).map(|link| link.state());
+        runtime.wait_until(|| (state() != Some(LinkState::Waiting)).then_some(())).await;
+        let link = runtime.connect(slot)?;
+        Ok(Channel { link, reads: Cell::new(0) })
+    };
+    spawn_task(opening).await
+}
+
+/// Listens for a service: other cells open channels to it under `CELL/SERVICE`, with this cell's name.
+///
+/// # Errors
+/// A [`ChannelError`].
+pub fn listen(service: &str) -> Result<Listener, ChannelError> {
+    let runtime = runtime()?;
+    let service = service_name(service).ok_or(ChannelError::BadName)?;
+    if runtime.listening_for(&service).is_some() {
+        return Err(ChannelError::NameTaken);
+    }
+    Ok(Listener { listening: runtime.listen(service) })
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        for slot in self.listening.invited.take() {
+            spawn_task(async move {
+                if let Ok(runtime) = runtime() {
+                    runtime.free(slot).await;
+                }
+            })
+            .detach();
+        }
+    }
+}
+
+impl Listener {
+    /// Accepts the next channel.
+    ///
+    /// # Errors
+    /// A [`ChannelError`]; [`ChannelError::Closed`] if the opener has changed its mind, or ended. The listener can accept
+    /// others.
+    pub async fn accept(&self) -> Result<Channel, ChannelError> {
+        let runtime = runtime()?;
+        let slot = poll_fn(|context| match self.listening.invited.borrow_mut().pop_front() {
+            Some(slot) => Poll::Ready(slot),
+            None => {
+                self.listening.waiting.set(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        })
+        .await;
+        let accepting = async move {
+            let half = runtime.half()?;
+            let memory = runtime.port().ok_or(ChannelError::Unsupported)?.range_of(half);
+            let result = runtime.request(&LinkDemand::Accept { slot, memory }).await;
+            // Frees the slot also if the opener has ended meanwhile.
+            let slot = LinkSlot::new(slot, half);
+            result.map_err(|_| ChannelError::Closed)?;
+            let link = runtime.connect(slot)?;
+            Ok(Channel { link, reads: Cell::new(0) })
+        };
+        spawn_task(accepting).await
+    }
+}
+
+impl Channel {
+    /// Returns the longest packet, in bytes.
+    pub fn most_bytes(&self) -> usize {
+        self.link.rings.borrow().most_bytes()
+    }
+
+    /// Sends a packet. Waits while the peer has not read earlier ones.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`] or [`ChannelError::TooLong`]; the packet was not sent.
+    pub async fn write(&self, packet: &[u8]) -> Result<(), ChannelError> {
+        loop {
+            let sent = self.link.rings.borrow_mut().send(packet);
+            if self.is_sent(sent)? {
+                return Ok(());
+            }
+            self.await_room(packet.len()).await?;
+        }
+    }
+
+    /// Sends a doorbell: a message of one line. Waits while the peer has not read earlier ones.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`]; the message was not sent.
+    pub async fn write_message(&self, message: &Message) -> Result<(), ChannelError> {
+        loop {
+            let sent = self.link.rings.borrow_mut().send_message(message);
+            if self.is_sent(sent)? {
+                return Ok(());
+            }
+            self.await_room(0).await?;
+        }
+    }
+
+    /// Receives the next packet.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`].
+    pub async fn read(&self) -> Result<Vec<u8>, ChannelError> {
+        let mut packet = Vec::new();
+        self.read_into(&mut packet).await?;
+        Ok(packet)
+    }
+
+    /// Receives the next packet into `packet`, replacing its contents.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`].
+    pub async fn read_into(&self, packet: &mut Vec<u8>) -> Result<(), ChannelError> {
+        self.give_way().await;
+        loop {
+            if self.link.rings.borrow_mut().receive(packet)? {
+                return Ok(());
+            }
+            self.await_packet().await?;
+        }
+    }
+
+    /// Receives the next packet, a message of one line.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`], also if the packet is longer: the channel is of no use then.
+    pub async fn read_message(&self) -> Result<Message, ChannelError> {
+        self.give_way().await;
+        loop {
+            if let Some(message) = self.link.rings.borrow_mut().receive_message()? {
+                return Ok(message);
+            }
+            self.await_packet().await?;
+        }
+    }
+
+    /// Maps memory of this cell in the peer. Memory that was shared over this channel before is revoked, and must have
+    /// permitted the same access.
+    ///
+    /// # Errors
+    /// A [`ChannelError`].
+    pub async fn map(&self, memory: &SharedMemory, access: LinkAccess) -> Result<(), ChannelError> {
+        let runtime = runtime()?;
+        let memory = runtime.port().ok_or(ChannelError::Unsupported)?.range_of(memory.words());
+        self.request(LinkDemand::Share { slot: self.link.slot.slot, memory, access }).await
+    }
+
+    /// Revokes the memory that is mapped in the peer. On return the peer cannot access it any more.
+    ///
+    /// # Errors
+    /// A [`ChannelError`].
+    pub async fn unmap(&self) -> Result<(), ChannelError> {
+        self.request(LinkDemand::Unshare { slot: self.link.slot.slot }).await
+    }
+
+    /// Returns the memory that the peer has mapped for this cell; waits until there is some.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`].
+    pub async fn mapped(&self) -> Result<PeerMemory, ChannelError> {
+        let port = runtime()?.port().ok_or(ChannelError::Unsupported)?;
+        let slot = self.link.slot.clone();
+        poll_fn(|context| {
+            self.link.watch(context.waker());
+            match port.peer_words(slot.slot, LinkPart::Shared) {
+                Some((words, access)) => Poll::Ready(Ok(PeerMemory::new(words, access, slot.clone()))),
+                None if !self.link.is_open() => Poll::Ready(Err(ChannelError::Closed)),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Returns whether the peer has not closed the channel.
+    pub fn is_open(&self) -> bool {
+        self.link.is_open() && !self.link.rings.borrow().is_broken()
+    }
+
+    /// Completes when the peer has closed the channel, or ended.
+    pub async fn closed(&self) {
+        poll_fn(|context| {
+            self.link.watch(context.waker());
+            if self.link.is_open() { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+
+    async fn request(&self, demand: LinkDemand) -> Result<(), ChannelError> {
+        let runtime = runtime()?;
+        let asking = async move { runtime.request(&demand).await.map(|_| ()) };
+        spawn_task(asking).await
+    }
+
+    fn is_sent(&self, sent: Result<isola_link_rings::MustNotify, SendError>) -> Result<bool, ChannelError> {
+        match sent {
+            Ok(must) => {
+                self.link.notify(must);
+                Ok(true)
+            }
+            Err(SendError::Full) => Ok(false),
+            Err(SendError::TooLong { most_bytes }) => Err(ChannelError::TooLong { most_bytes }),
+            Err(SendError::Broken) => Err(ChannelError::Closed),
+        }
+    }
+
+    /// Lets other events run after many packets that were read without a wait.
+    async fn give_way(&self) {
+        let reads = self.reads.get() + 1;
+        self.reads.set(reads % READS_IN_A_ROW);
+        if reads == READS_IN_A_ROW {
+            let must = self.link.rings.borrow_mut().release();
+            self.link.notify(must);
+            yield_now().await;
+        }
+    }
+
+    async fn await_packet(&self) -> Result<(), ChannelError> {
+        let mut has_waited = false;
+        poll_fn(|context| {
+            if !self.link.is_open() {
+                return Poll::Ready(Err(ChannelError::Closed));
+            }
+            match self.link.await_packet(context.waker()) {
+                Ok(false) => {
+                    has_waited = true;
+                    Poll::Pending
+                }
+                Ok(true) => Poll::Ready(Ok(())),
+                Err(Broken) => Poll::Ready(Err(ChannelError::Closed)),
+            }
+        })
+        .await?;
+        if has_waited {
+            self.reads.set(0);
+        }
+        Ok(())
+    }
+
+    async fn await_room(&self, len_bytes: usize) -> Result<(), ChannelError> {
+        poll_fn(|context| {
+            if !self.link.is_open() {
+                return Poll::Ready(Err(ChannelError::Closed));
+            }
+            match self.link.await_room(len_bytes, context.waker()) {
+                Ok(false) => Poll::Pending,
+                Ok(true) => Poll::Ready(Ok(())),
+                Err(Broken) => Poll::Ready(Err(ChannelError::Closed)),
+            }
+        })
+        .await
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Channel({})", self.link.slot.slot)
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
+}

@@ -1,0 +1,322 @@
+//! The links of the cell, on its first core: requests to the supervisor, doorbells, and who waits for them.
+
+use crate::ChannelError;
+use crate::memory::new_half;
+use alloc::collections::VecDeque;
+use alloc::rc::{Rc, Weak};
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::future::poll_fn;
+use core::sync::atomic::AtomicU64;
+use core::task::{Poll, Waker};
+use isola_abi::links::{DOORBELL_VECTOR, LinkDemand, LinkPart, LinkState, ServiceName};
+use isola_ebbs::{Ebb, Representative, current_core, platform};
+use isola_events::interrupt::on_interrupt;
+use isola_events::polling::{AdaptivePolling, PollingMode, PollingThresholds};
+use isola_events::{spawn, spawn_task};
+use isola_link_rings::{Armed, Broken, Half, MustNotify, Ring};
+use isola_platform::{CoreIndex, LinkPort};
+
+static RUNTIME: Ebb<Runtime> = Ebb::new();
+
+/// The rings of a link: this cell's half, and the peer's.
+pub(crate) type Rings = Ring<&'static [AtomicU64], &'static [AtomicU64]>;
+
+/// A link in the table. The slot is freed when this is dropped, after all references to the peer's memory.
+#[derive(Debug)]
+pub(crate) struct LinkSlot {
+    pub(crate) slot: usize,
+    half: &'static [AtomicU64],
+}
+
+impl Drop for LinkSlot {
+    fn drop(&mut self) {
+        let (slot, half) = (self.slot, self.half);
+        spawn_task(async move {
+            RUNTIME.free(slot).await;
+            // From here on no peer maps the half.
+            RUNTIME.halves.borrow_mut().push(half);
+        })
+        .detach();
+    }
+}
+
+/// An open link.
+pub(crate) struct OpenLink {
+    pub(crate) slot: Rc<LinkSlot>,
+    pub(crate) rings: RefCell<Rings>,
+    reader: Cell<Option<Waker>>,
+    writer: Cell<Option<Waker>>,
+    watcher: Cell<Option<Waker>>,
+}
+
+impl OpenLink {
+    /// Notifies the peer if it waits for that.
+    #[inline]
+    pub(crate) fn notify(&self, must: MustNotify) {
+        if must == MustNotify::Yes
+            && let Some(port) = RUNTIME.port()
+        {
+            port.ring_doorbell(self.slot.slot);
+        }
+    }
+
+    /// Returns whether the link is still open.
+    pub(crate) fn is_open(&self) -> bool {
+        let link = RUNTIME.port().and_then(|port| port.table().get(self.slot.slot));
+        link.is_some_and(|link| link.state() == LinkState::Open)
+    }
+
+    /// Registers the reader for the next packet. Returns whether there is one already.
+    pub(crate) fn await_packet(&self, waker: &Waker) -> Result<bool, Broken> {
+        let mut rings = self.rings.borrow_mut();
+        self.notify(rings.release());
+        self.reader.set(Some(waker.clone()));
+        let has_packet = match RUNTIME.mode() {
+            PollingMode::Interrupts => rings.arm()? == Armed::HasPacket,
+            PollingMode::Polling => rings.has_packet()?,
+        };
+        Ok(has_packet)
+    }
+
+    /// Registers the writer for room. Returns whether there is some already.
+    pub(crate) fn await_room(&self, len_bytes: usize, waker: &Waker) -> Result<bool, Broken> {
+        self.writer.set(Some(waker.clone()));
+        self.rings.borrow_mut().await_room(len_bytes)
+    }
+
+    /// Registers a task that waits for a change of the link.
+    pub(crate) fn watch(&self, waker: &Waker) {
+        self.watcher.set(Some(waker.clone()));
+    }
+
+    /// Wakes whoever can go on after a doorbell. Returns whether there was a packet.
+    fn poll(&self, has_changed: bool) -> bool {
+        if has_changed {
+            self.watcher.take().into_iter().for_each(Waker::wake);
+        }
+        // A peer that consumes sends a doorbell for room, and seldom.
+        self.writer.take().into_iter().for_each(Waker::wake);
+        let has_packet = self.rings.borrow_mut().has_packet() != Ok(false);
+        if has_packet || has_changed {
+            self.reader.take().into_iter().for_each(Waker::wake);
+        }
+        has_packet
+    }
+}
+
+/// A service for which the cell listens.
+#[derive(Default)]
+pub(crate) struct Listening {
+    pub(crate) invited: RefCell<VecDeque<usize>>,
+    pub(crate) waiting: Cell<Option<Waker>>,
+}
+
+/// The state of the first core.
+#[derive(Default)]
+pub(crate) struct Runtime {
+    is_started: Cell<bool>,
+    /// The number of the last request.
+    number: Cell<u32>,
+    /// The tasks that wait for an answer, or for their turn.
+    waiting: RefCell<Vec<Waker>>,
+    changes: Cell<u32>,
+    open: RefCell<Vec<Weak<OpenLink>>>,
+    listening: RefCell<Vec<(ServiceName, Weak<Listening>)>>,
+    /// The slots whose invitation has a listener, or is being refused, until they are free.
+    dispatched: RefCell<Vec<usize>>,
+    /// Halves that no peer maps.
+    halves: RefCell<Vec<&'static [AtomicU64]>>,
+    polling: RefCell<Option<AdaptivePolling>>,
+    /// Whether an event is queued that polls the links.
+    is_queued: Cell<bool>,
+}
+
+impl Representative for Runtime {
+    fn create() -> Self {
+        Self::default()
+    }
+}
+
+/// Returns the runtime, on the first core of a cell with a supervisor.
+pub(crate) fn runtime() -> Result<&'static Ebb<Runtime>, ChannelError> {
+    if current_core() != CoreIndex(0) {
+        return Err(ChannelError::WrongCore);
+    }
+    RUNTIME.port().ok_or(ChannelError::Unsupported)?;
+    RUNTIME.start();
+    Ok(&RUNTIME)
+}
+
+impl Runtime {
+    pub(crate) fn port(&self) -> Option<&'static dyn LinkPort> {
+        platform().links()
+    }
+
+    fn start(&self) {
+        if self.is_started.replace(true) {
+            return;
+        }
+        *self.polling.borrow_mut() = Some(AdaptivePolling::new(PollingThresholds::default()));
+        let handler = on_interrupt(DOORBELL_VECTOR, || {
+            let mode = RUNTIME.polling.borrow_mut().as_mut().map(AdaptivePolling::interrupted);
+            RUNTIME.poll();
+            if mode == Some(PollingMode::Polling) {
+                RUNTIME.queue_poll();
+            }
+        });
+        // Only this function installs a handler for the vector.
+        handler.into_iter().for_each(isola_events::interrupt::Interrupt::keep);
+        spawn(|| _ = RUNTIME.poll());
+    }
+
+    fn mode(&self) -> PollingMode {
+        self.polling.borrow().as_ref().map_or(PollingMode::Interrupts, AdaptivePolling::mode)
+    }
+
+    /// Polls the links in an event that queues itself again, until their rate falls.
+    fn queue_poll(&self) {
+        if self.is_queued.replace(true) {
+            return;
+        }
+        spawn(|| {
+            RUNTIME.is_queued.set(false);
+            let found = RUNTIME.poll();
+            let mode = RUNTIME.polling.borrow_mut().as_mut().map(|polling| polling.polled(found));
+            if mode == Some(PollingMode::Polling) {
+                RUNTIME.queue_poll();
+            } else {
+                // Each reader arms its ring when it runs.
+                RUNTIME.each_open(|link| link.reader.take().into_iter().for_each(Waker::wake));
+            }
+        });
+    }
+
+    /// Looks for packets, room and changes. Returns the number of links with packets.
+    fn poll(&self) -> usize {
+        let Some(port) = self.port() else { return 0 };
+        let changes = port.table().changes();
+        let has_changed = self.changes.replace(changes) != changes;
+        if has_changed {
+            self.waiting.take().into_iter().for_each(Waker::wake);
+            self.dispatch_invitations(port);
+        }
+        let mut found = 0;
+        self.each_open(|link| found += usize::from(link.poll(has_changed)));
+        found
+    }
+
+    fn each_open(&self, mut with: impl FnMut(&OpenLink)) {
+        let mut index = 0;
+        // No borrow is held during the call.
+        loop {
+            let link = match self.open.borrow().get(index) {
+                Some(link) => link.upgrade(),
+                None => break,
+            };
+            match link {
+                Some(link) => {
+                    with(&link);
+                    index += 1;
+                }
+                None => drop(self.open.borrow_mut().swap_remove(index)),
+            }
+        }
+    }
+
+    /// Passes invitations on to their listeners, and refuses those without one.
+    fn dispatch_invitations(&self, port: &'static dyn LinkPort) {
+        self.listening.borrow_mut().retain(|(_, listening)| listening.strong_count() > 0);
+        for (slot, link) in port.table().iter().filter(|(_, link)| link.state() == LinkState::Invited) {
+            if self.dispatched.borrow().contains(&slot) {
+                continue;
+            }
+            self.dispatched.borrow_mut().push(slot);
+            match self.listening_for(&link.service()) {
+                Some(listening) => {
+                    listening.invited.borrow_mut().push_back(slot);
+                    listening.waiting.take().into_iter().for_each(Waker::wake);
+                }
+                None => spawn_task(async move { RUNTIME.free(slot).await }).detach(),
+            }
+        }
+    }
+
+    /// Closes a link, or refuses an invitation. The slot may have another invitation afterwards.
+    pub(crate) async fn free(&self, slot: usize) {
+        let _ = self.request(&LinkDemand::Close { slot }).await;
+        self.dispatched.borrow_mut().retain(|of| *of != slot);
+        if let Some(port) = self.port() {
+            self.dispatch_invitations(port);
+        }
+    }
+
+    pub(crate) fn listening_for(&self, service: &ServiceName) -> Option<Rc<Listening>> {
+        let listening = self.listening.borrow();
+        listening.iter().find(|(name, _)| name == service).and_then(|(_, listening)| listening.upgrade())
+    }
+
+    pub(crate) fn listen(&self, service: ServiceName) -> Rc<Listening> {
+        let listening = Rc::new(Listening::default());
+        self.listening.borrow_mut().push((service, Rc::downgrade(&listening)));
+        listening
+    }
+
+    /// Returns an initialised half, of memory that no peer maps.
+    pub(crate) fn half(&self) -> Result<&'static [AtomicU64], ChannelError> {
+        let words = self.halves.borrow_mut().pop().unwrap_or_else(new_half);
+        Half::new(words).map_err(|_| ChannelError::Unsupported)?.init();
+        Ok(words)
+    }
+
+    /// Takes a half back that was not given to a peer.
+    pub(crate) fn put_half(&self, half: &'static [AtomicU64]) {
+        self.halves.borrow_mut().push(half);
+    }
+
+    /// Sends a request to the supervisor, and returns its answer.
+    pub(crate) async fn request(&self, demand: &LinkDemand) -> Result<usize, ChannelError> {
+        let port = self.port().ok_or(ChannelError::Unsupported)?;
+        let table = port.table();
+        self.wait_until(|| (table.answered() == self.number.get()).then_some(())).await;
+        let number = port.send(demand);
+        self.number.set(number);
+        self.wait_until(|| table.answer(number)).await.map_err(ChannelError::Refused)
+    }
+
+    /// Waits until `condition` returns a value; checks after each change of the table.
+    pub(crate) async fn wait_until<T>(&self, condition: impl Fn() -> Option<T>) -> T {
+        poll_fn(|context| match condition() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                self.waiting.borrow_mut().push(context.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// Makes a link that is open usable.
+    pub(crate) fn connect(&self, slot: Rc<LinkSlot>) -> Result<Rc<OpenLink>, ChannelError> {
+        let port = self.port().ok_or(ChannelError::Unsupported)?;
+        let peer = port.peer_words(slot.slot, LinkPart::Ring).ok_or(ChannelError::Closed)?.0;
+        let own = Half::new(slot.half).map_err(|_| ChannelError::Closed)?;
+        let peer = Half::new(peer).map_err(|_| ChannelError::Closed)?;
+        let rings = RefCell::new(Ring::new(own, peer));
+        let open = Rc::new(OpenLink {
+            slot,
+            rings,
+            reader: Cell::default(),
+            writer: Cell::default(),
+            watcher: Cell::default(),
+        });
+        self.open.borrow_mut().push(Rc::downgrade(&open));
+        Ok(open)
+    }
+}
+
+impl LinkSlot {
+    pub(crate) fn new(slot: usize, half: &'static [AtomicU64]) -> Rc<Self> {
+        Rc::new(Self { slot, half })
+    }
+}

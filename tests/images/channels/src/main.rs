@@ -1,0 +1,194 @@
+//! A test image: channels between cells. The first argument is the role:
+//!
+//! | role | what the cell does |
+//! |---|---|
+//! | `serve` | serves `echo`, `slow` (reads nothing) and `memory` (adds to words of shared memory) |
+//! | `client CELL` | uses all services, and checks the answers |
+//! | `costs CELL` | prints the cycles of a round trip |
+//! | `wait CELL` | waits for a packet that never comes, until the peer ends |
+//! | `die STEP CELL` | ends at a step of a channel's life |
+//! | `hostile CELL` | writes random words to its half, and rings doorbells |
+#![no_std]
+#![no_main]
+
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use isola::channels::{Channel, ChannelError, LinkAccess, Message, SharedMemory, listen, open};
+use isola::ebbs::cycles;
+use isola::events::{current_activity, register_activity, sleep, spawn_task, spawn_task_for, yield_now};
+use isola::prelude::*;
+
+mod hostile;
+
+isola::app!(main);
+
+/// The rounds of a measurement.
+const ROUNDS: u64 = 2000;
+
+async fn main(arguments: Arguments) -> ExitCode {
+    let words: Vec<&str> = arguments.iter().collect();
+    let done = match words[..] {
+        ["serve"] => serve().await,
+        ["client", cell] => use_all(cell).await,
+        ["costs", cell] => measure(cell).await,
+        ["wait", cell] => wait(cell).await,
+        ["die", step, cell] => die(step, cell).await,
+        ["hostile", cell] => hostile::attack(cell).await,
+        _ => {
+            println!(
+                "usage: channels serve | client CELL | costs CELL | wait CELL | die STEP CELL | hostile CELL"
+            );
+            return ExitCode::USAGE;
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("channels: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve() -> Result<(), ChannelError> {
+    for service in ["echo", "memory", "slow"] {
+        let listener = listen(service)?;
+        let activity = register_activity(service).unwrap_or_else(|_| current_activity());
+        spawn_task(async move {
+            loop {
+                if let Ok(channel) = listener.accept().await {
+                    spawn_task_for(activity, async move {
+                        let _ = match service {
+                            "echo" => echo(&channel).await,
+                            "memory" => add(&channel).await,
+                            _ => {
+                                channel.closed().await;
+                                Ok(())
+                            }
+                        };
+                    })
+                    .detach();
+                }
+            }
+        })
+        .detach();
+    }
+    println!("channels: serving");
+    isola::stop_requested().await;
+    Ok(())
+}
+
+async fn echo(channel: &Channel) -> Result<(), ChannelError> {
+    let mut packet = Vec::new();
+    loop {
+        channel.read_into(&mut packet).await?;
+        channel.write(&packet).await?;
+    }
+}
+
+/// Adds 1 to the first word of the peer's memory for each packet, which it answers.
+async fn add(channel: &Channel) -> Result<(), ChannelError> {
+    let memory = channel.mapped().await?;
+    loop {
+        let packet = channel.read().await?;
+        let value = memory.load(0).unwrap_or_default();
+        let stored = memory.store(0, value + 1);
+        channel.write(if stored { &packet } else { b"read-only" }).await?;
+    }
+}
+
+async fn use_all(cell: &str) -> Result<(), ChannelError> {
+    let channel = open(&format!("{cell}/echo")).await?;
+    for len in (0..200).chain([1000, channel.most_bytes() - 1, channel.most_bytes()]) {
+        let packet: Vec<u8> = (0..len).map(|index| (index * 7 + len) as u8).collect();
+        channel.write(&packet).await?;
+        assert_eq!(channel.read().await?, packet, "{len} bytes");
+    }
+    let most_bytes = channel.most_bytes();
+    assert_eq!(channel.write(&vec![0; most_bytes + 1]).await, Err(ChannelError::TooLong { most_bytes }));
+    for number in 0..1000 {
+        channel.write_message(&Message::new([number; 7])).await?;
+        assert_eq!(channel.read_message().await?.words(), &[number; 7]);
+    }
+    println!("channels: echo is right");
+
+    let memory = SharedMemory::new();
+    for (access, answer, sum) in
+        [(LinkAccess::ReadWrite, &b"add"[..], 41), (LinkAccess::Read, b"read-only", 40)]
+    {
+        let adder = open(&format!("{cell}/memory")).await?;
+        memory.words()[0].store(40, Ordering::Release);
+        adder.map(&memory, access).await?;
+        adder.write(b"add").await?;
+        assert_eq!(adder.read().await?, answer);
+        assert_eq!(memory.words()[0].load(Ordering::Acquire), sum);
+        adder.unmap().await?;
+        adder.write(b"add").await?;
+        adder.read().await?;
+        assert_eq!(memory.words()[0].load(Ordering::Acquire), sum, "it is revoked");
+    }
+    println!("channels: shared memory is right");
+
+    let slow = open(&format!("{cell}/slow")).await?;
+    let mut sent = 0;
+    while isola::events::timeout(Duration::from_millis(20), slow.write(&[1; 100])).await.is_ok() {
+        sent += 1;
+    }
+    assert_eq!(sent, 64, "two lines a packet of 128");
+    assert_eq!(open(&format!("{cell}/absent")).await.err(), Some(ChannelError::Closed));
+    println!("channels: a writer without a reader waits");
+    Ok(())
+}
+
+async fn measure(cell: &str) -> Result<(), ChannelError> {
+    let channel = open(&format!("{cell}/echo")).await?;
+    let mut packet = Vec::new();
+    for _ in 0..200 {
+        channel.write(&[1; 64]).await?;
+        channel.read_into(&mut packet).await?;
+    }
+    let began = cycles();
+    for _ in 0..ROUNDS {
+        channel.write(&[1; 64]).await?;
+        channel.read_into(&mut packet).await?;
+    }
+    println!("channels: {} cycles a round trip of 64 bytes", (cycles() - began) / ROUNDS);
+    Ok(())
+}
+
+async fn wait(cell: &str) -> Result<(), ChannelError> {
+    let channel = open(&format!("{cell}/echo")).await?;
+    println!("channels: waiting");
+    let error = channel.read().await.err();
+    println!("channels: {error:?}, {}", channel.is_open());
+    assert_eq!(channel.write(b"more").await, Err(ChannelError::Closed));
+    Ok(())
+}
+
+/// Ends the cell while it has channels in different states.
+async fn die(step: &str, cell: &str) -> Result<(), ChannelError> {
+    let name = format!("{cell}/echo");
+    if step == "opening" {
+        spawn_task(async move { open(&name).await.map(|_| ()) }).detach();
+        yield_now().await;
+        panic!("dies while opening");
+    }
+    let channel = open(&name).await?;
+    match step {
+        "open" => {}
+        "writing" => {
+            for _ in 0..50 {
+                channel.write(&[3; 1000]).await?;
+            }
+        }
+        "sharing" => {
+            let adder = open(&format!("{cell}/memory")).await?;
+            adder.map(&SharedMemory::new(), LinkAccess::ReadWrite).await?;
+            for _ in 0..20 {
+                adder.write(b"add").await?;
+            }
+        }
+        _ => sleep(Duration::from_millis(10)).await,
+    }
+    panic!("dies at the step {step}");
+}

@@ -1,0 +1,62 @@
+//! Channels between cells: services, ends at each step, and a hostile peer.
+
+use isola_tests::isola::Isola;
+use isola_tests::wait;
+
+const CELL: [&str; 6] = ["--cores", "1", "--network", "none", "--memory", "16M"];
+
+/// Starts a cell with a role, which other cells may open channels to if it is to serve.
+fn start(isola: &Isola, name: &str, arguments: &[&str]) {
+    let accept: &[&str] = if arguments == ["serve"] { &["--accept", "web", "--accept", "evil"] } else { &[] };
+    let run = [&["run", "-d", "--name", name], &CELL[..], accept, &["channels", "--"], arguments].concat();
+    isola.run(&run).ok();
+}
+
+fn waits_for(isola: &Isola, cell: &str, line: &str) {
+    wait::until_true(&format!("{cell} prints {line:?}"), || isola.run(&["logs", cell]).ok().contains(line));
+}
+
+/// Runs a cell named `web` to its end. Returns its output.
+fn web(isola: &Isola, code: i32, arguments: &[&str]) -> String {
+    let run = [&["run", "--rm", "--name", "web"], &CELL[..], &["channels", "--"], arguments].concat();
+    isola.run(&run).ended_with(code).out
+}
+
+#[test]
+fn cells_exchange_packets_and_share_memory_and_survive_each_other() {
+    let isola = Isola::up(&["--cores", "4", "--memory", "512M"]);
+    start(&isola, "kv", &["serve"]);
+    waits_for(&isola, "kv", "serving");
+    let out = web(&isola, 0, &["client", "kv"]);
+    for line in ["echo is right", "shared memory is right", "a writer without a reader waits"] {
+        assert!(out.contains(line), "{line}: {out}");
+    }
+    println!("{}", web(&isola, 0, &["costs", "kv"]));
+    // The peer dies at each step; the service goes on.
+    for step in ["opening", "open", "writing", "sharing", "idle"] {
+        let run =
+            [&["run", "--rm", "--name", "web"], &CELL[..], &["channels", "--", "die", step, "kv"]].concat();
+        let out = isola.run(&run);
+        assert!(out.out.contains("dies") || out.err.contains("dies"), "{step}: {out:?}");
+    }
+    assert!(web(&isola, 0, &["client", "kv"]).contains("echo is right"));
+    // A hostile peer writes to its half, beside a client.
+    start(&isola, "evil", &["hostile", "kv"]);
+    assert!(web(&isola, 0, &["client", "kv"]).contains("shared memory is right"));
+    isola.wait_for_end("evil");
+    assert!(isola.run(&["logs", "evil"]).ok().contains("40 attacks"));
+    assert!(web(&isola, 0, &["client", "kv"]).contains("echo is right"));
+    // The service dies under a client that waits for it.
+    start(&isola, "web", &["wait", "kv"]);
+    waits_for(&isola, "web", "waiting");
+    isola.run(&["kill", "kv"]).ok();
+    waits_for(&isola, "web", "Some(Closed), false");
+    assert_eq!(isola.wait_for_end("web")["exit_code"], 0);
+    isola.run(&["rm", "web"]).ok();
+    assert!(web(&isola, 1, &["client", "kv"]).contains("no cell of that name runs"));
+    isola.run(&["rm", "kv"]).ok();
+    let strangers = [&["run", "-d", "--name", "kv"], &CELL[..], &["channels", "--", "serve"]].concat();
+    isola.run(&strangers).ok();
+    waits_for(&isola, "kv", "serving");
+    assert!(web(&isola, 1, &["client", "kv"]).contains("does not accept this one"));
+}
