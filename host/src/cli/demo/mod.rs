@@ -278,6 +278,7 @@ impl Demo<'_> {
             grid: GridSetup::default(),
             publish,
             volumes: Vec::new(),
+            accept: Vec::new(),
             cleanup: CleanupPolicy::Keep,
         };
         let mut client = locked.client()?;
