@@ -89,7 +89,13 @@ impl Cli {
     /// Returns the number of runs and the length of the loads.
     pub fn plan(&self) -> Plan {
         let (runs, seconds) = if self.quick { (1, 1) } else { (self.runs, 4) };
-        Plan { runs, load: Duration::from_secs(seconds), kernel: self.kernel, publish: self.publish, experiment: self.experiment }
+        Plan {
+            runs,
+            load: Duration::from_secs(seconds),
+            kernel: self.kernel,
+            publish: self.publish,
+            experiment: self.experiment,
+        }
     }
 
     /// Rejects publication of figures from too few runs.

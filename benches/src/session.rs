@@ -1,8 +1,8 @@
 //! Programs, images and the Linux guest, which all groups need; and machines made of them.
 
 use crate::error::BenchError;
-use crate::groups::grid::Experiment;
 use crate::figure::{Group, GuestProgram};
+use crate::groups::grid::Experiment;
 use crate::instructions::Plugin;
 use crate::linux::kernel::Kernel;
 use crate::linux::packages::Packages;
