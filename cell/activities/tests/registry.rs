@@ -34,7 +34,7 @@ fn work(activity: ActivityId, cycles: u64) {
     };
     if let Some(found) = private(activity, 0) {
         found.counters.unwrap().cycles.fetch_add(cycles, Ordering::Relaxed);
-        add(found.slot);
+        add(found.slot());
     } else {
         add(activity);
     }
@@ -175,7 +175,7 @@ fn work_for_an_id_that_no_activity_has_counts_as_the_applications() {
     in_cell(|| {
         for id in [platform().ledger().records().len() as u32, 1 << 30, u32::MAX] {
             let found = private(ActivityId(id), 0).unwrap();
-            assert!(found.slot == APPLICATION && found.counters.is_none(), "{id}");
+            assert!(found.slot() == APPLICATION && found.counters.is_none(), "{id}");
             assert!(!exists(ActivityId(id)) && counters(ActivityId(id), 0).is_none());
         }
     });

@@ -276,7 +276,9 @@ impl OpenFile {
     /// Returns the object if it serves reads or writes without a wait.
     fn object_at_once(&self, events: Events) -> Option<&dyn FileObject> {
         match &self.body {
-            Body::Object(object) if !object.has_offsets() && object.ready().intersects(events) => Some(&**object),
+            Body::Object(object) if !object.has_offsets() && object.ready().intersects(events) => {
+                Some(&**object)
+            }
             _ => None,
         }
     }

@@ -59,7 +59,8 @@ impl Mappings {
         {
             return Some(Arc::clone(recent));
         }
-        let (_, found) = self.by_start.range(..=address).next_back().filter(|(_, found)| address < found.end)?;
+        let (_, found) =
+            self.by_start.range(..=address).next_back().filter(|(_, found)| address < found.end)?;
         self.recent = Some(Arc::clone(found));
         Some(Arc::clone(found))
     }

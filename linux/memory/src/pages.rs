@@ -279,8 +279,11 @@ impl Pages {
     /// Returns the frames whose flush is over, for the caller to free.
     pub fn exhume(&mut self) -> Vec<Frame> {
         let space = &self.space;
-        let over = self.buried.extract_if(.., |(generation, _)| space.is_flushed(*generation));
-        over.flat_map(|(_, frames)| frames).collect()
+        let mut over = self.buried.extract_if(.., |(generation, _)| space.is_flushed(*generation));
+        // There is one list nearly always.
+        let mut frames = over.next().map(|(_, frames)| frames).unwrap_or_default();
+        over.for_each(|(_, more)| frames.extend(more));
+        frames
     }
 
     /// Returns the frames whose flush is not over, at the end of a process.

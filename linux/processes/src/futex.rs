@@ -139,8 +139,10 @@ impl Futexes {
     fn wake_one(&self, key: FutexKey, bits: u32) -> usize {
         let woken = {
             let mut bucket = self.buckets[bucket_of(key)].lock();
-            let first =
-                bucket.waiters.iter().position(|waiter| waiter.is_for_wake_up(key) && waiter.bits & bits != 0);
+            let first = bucket
+                .waiters
+                .iter()
+                .position(|waiter| waiter.is_for_wake_up(key) && waiter.bits & bits != 0);
             first.map(|index| {
                 let waiter = bucket.waiters.remove(index);
                 (waiter.state.wake(), waiter)

@@ -10,8 +10,8 @@ use alloc::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use core::arch::asm;
 use core::arch::x86_64::{_xgetbv, _xrstor64, _xsave64, _xsaveopt64, _xsetbv};
 use core::ptr::NonNull;
-use spin::Once;
 use isola_abi::user_context::{INITIAL_MXCSR, UserContext};
+use spin::Once;
 
 /// Components (Intel SDM 1, 13.1): x87; SSE; the upper halves of AVX; the three of AVX-512.
 const X87: u64 = 1 << 0;

@@ -407,7 +407,8 @@ fn visit_leaves(
     visit: &mut dyn FnMut(u64, &Slot<'_>),
 ) {
     let first = index(start, 0);
-    let count = ((end - (start & !(leaf_bytes(0) - 1))).div_ceil(leaf_bytes(0)) as usize).min(ENTRIES - first);
+    let count =
+        ((end - (start & !(leaf_bytes(0) - 1))).div_ceil(leaf_bytes(0)) as usize).min(ENTRIES - first);
     let stop = first + count;
     let base = start & !(leaf_bytes(1) - 1);
     let mut number = first;

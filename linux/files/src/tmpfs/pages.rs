@@ -428,7 +428,12 @@ impl PageSource for TmpInode {
     }
 
     fn frames(&self, first: u64, end: u64, see: &mut dyn FnMut(u64, &Frame)) {
-        self.file().state.lock().pages.range(first..end.max(first)).for_each(|(index, frame)| see(*index, frame));
+        self.file()
+            .state
+            .lock()
+            .pages
+            .range(first..end.max(first))
+            .for_each(|(index, frame)| see(*index, frame));
     }
 
     fn fetch(&self, index: u64) -> BoxFuture<'_, Result<Frame, Errno>> {

@@ -12,13 +12,13 @@ use crate::signals::{
 use crate::thread::Thread;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use isola_user_mode::Access;
 use core::future::poll_fn;
 use core::task::Poll;
 use isola_linux_abi::numbers::{
     CAP_KILL, O_CLOEXEC, O_NONBLOCK, O_RDONLY, SIG_BLOCK, SIG_SETMASK, SIG_UNBLOCK,
 };
 use isola_linux_files::OpenFile;
+use isola_user_mode::Access;
 
 /// Flags of `signalfd4`, from Linux's `linux/signalfd.h`.
 const SFD_CLOEXEC: u32 = O_CLOEXEC;
@@ -89,7 +89,8 @@ pub async fn rt_sigprocmask(thread: &mut Thread, how: u32, new: u64, old: u64, l
 
 /// Serves `rt_sigprocmask` without a wait; `None` if a set is not within a page that is mapped.
 pub fn rt_sigprocmask_at_once(thread: &Thread, [how, new, old, len, ..]: [u64; 6]) -> Option<CallResult> {
-    if len != SET_LEN || (old != 0 && thread.memory.try_part(old, SET_LEN as usize, Access::Write).is_none()) {
+    if len != SET_LEN || (old != 0 && thread.memory.try_part(old, SET_LEN as usize, Access::Write).is_none())
+    {
         return None;
     }
     let set = match new {

@@ -1,12 +1,13 @@
 //! All registers survive a system call, and changed registers arrive.
 
 use crate::program::{CODE, DATA, Program, STACK_TOP, call};
-extern crate alloc;
-
-use alloc::vec::Vec;
+use isola::events::yield_now;
 use isola::prelude::*;
 use isola::user_mode::{Trap, TrapAnswer};
 use isola_abi::user_context::{UserContext, UserRegisters};
+
+extern crate alloc;
+use alloc::vec::Vec;
 
 /// syscall; syscall; syscall
 const THREE_CALLS: [u8; 6] = [0x0f, 0x05, 0x0f, 0x05, 0x0f, 0x05];
