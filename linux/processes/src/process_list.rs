@@ -38,19 +38,8 @@ fn usage(system: &System, process: &Process) -> ProcessUsage {
         user_ns: time.user_ns,
         system_ns: time.system_ns,
         cycles: (u128::from(ns) * u128::from(hz) / 1_000_000_000) as u64,
-        command: command(&command_line(process), &name(process)),
+        command: command(&command_line(process), &process_name(process)),
     }
-}
-
-/// Returns the name of a process, or of the program of one that has ended.
-fn name(process: &Process) -> String {
-    let name = process_name(process);
-    if !name.is_empty() {
-        return name;
-    }
-    let path = process.program.lock().path.clone();
-    let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    String::from_utf8_lossy(last).into_owned()
 }
 
 /// Returns arguments that end with NUL as a text, without control characters.

@@ -31,9 +31,8 @@ pub(super) fn directory(system: &Arc<System>, process: &Arc<Process>) -> Arc<dyn
         let process = process.clone();
         move |_: CallerIds| link(&process).ok_or(Errno::ENOENT)
     };
-    let owner = owner(process);
     let directory = FixedDirectory::new()
-        .owned_by(owner)
+        .owned_by(owner(process))
         .text("stat", of(|system, process| status::stat(system, process, None)))
         .text("statm", of(status::statm))
         .text("status", of(|system, process| status::status(system, process, None)))
@@ -56,7 +55,7 @@ pub(super) fn directory(system: &Arc<System>, process: &Arc<Process>) -> Arc<dyn
         .link("exe", link(|process| process.program.lock().executable.clone()))
         .link("cwd", link(|process| Some(LinkTarget::Location(view(process)?.working_directory()))))
         .link("root", link(|process| Some(LinkTarget::Location(view(process)?.root()))))
-        .directory("fd", Arc::new(Descriptors { process: process.clone(), owner }))
+        .directory("fd", Arc::new(Descriptors { process: process.clone() }))
         .directory("task", Arc::new(Tasks { system: Arc::downgrade(system), process: process.clone() }));
     Arc::new(directory)
 }
@@ -173,7 +172,6 @@ fn contents(memory: &ProcessMemory, start: u64, end: u64) -> Vec<u8> {
 /// The open files of a process.
 struct Descriptors {
     process: Arc<Process>,
-    owner: (u32, u32),
 }
 
 impl Descriptors {
@@ -206,10 +204,6 @@ impl GeneratedDirectory for Descriptors {
             .into_iter()
             .map(|descriptor| (format!("{descriptor}").into_bytes(), InodeKind::Symlink))
             .collect()
-    }
-
-    fn owner(&self) -> (u32, u32) {
-        self.owner
     }
 
     fn permissions(&self) -> u32 {
@@ -262,14 +256,6 @@ impl GeneratedDirectory for Tasks {
     fn owner(&self) -> (u32, u32) {
         owner(&self.process)
     }
-}
-
-/// Returns the effective user and group of a process; 0 if it has ended.
-fn owner(process: &Process) -> (u32, u32) {
-    let credentials = process.credentials.lock();
-    credentials
-        .as_ref()
-        .map_or((0, 0), |credentials| (credentials.user.effective, credentials.group.effective))
 }
 
 fn view(process: &Process) -> Option<Arc<View>> {
