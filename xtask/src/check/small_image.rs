@@ -27,7 +27,7 @@ pub const CHECK: Check = Check {
 const CEILING: u64 = 1 << 20;
 /// The image, which `cargo small` builds.
 const IMAGE: &str = "target/small/primes";
-/// The segment flag that excludes a segment from cells (`isola_abi::note`).
+/// The segment flag that excludes a segment from cells (`BOOT_ALONE` of `abi/src/note.rs`).
 const NOT_IN_CELLS: u32 = 0x0010_0000;
 /// The unit in which a cell's memory is mapped, in bytes.
 const PAGE: u64 = 4096;
@@ -51,7 +51,7 @@ fn segments(image: &[u8]) -> object::Result<Vec<Segment>> {
     let endian = header.endian()?;
     let loaded = header.program_headers(endian, image)?.iter();
     let loaded = loaded.filter(|segment| segment.p_type(endian) == PT_LOAD);
-    Ok(loaded.map(|segment| (segment.p_flags(endian), segment.p_memsz(endian).into())).collect())
+    Ok(loaded.map(|segment| (segment.p_flags(endian).0, segment.p_memsz(endian))).collect())
 }
 
 /// Returns the memory that these segments occupy in a cell, in bytes.
