@@ -27,10 +27,13 @@ fn usage(system: &System, process: &Process) -> ProcessUsage {
     let time = process_time(system, process);
     let (_, hz) = system.environment.cycles();
     let ns = time.user_ns.saturating_add(time.system_ns);
+    // Their locks must not be held below.
+    let parent = system.family.lock().parent(process.pid);
+    let user = process.user.lock().effective;
     ProcessUsage {
         pid: process.pid,
-        parent: system.family.lock().parent(process.pid),
-        user: process.user.lock().effective,
+        parent,
+        user,
         user_name: None,
         state: process_state(system, process),
         threads: process.thread_count() as u32,

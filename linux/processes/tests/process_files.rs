@@ -4,8 +4,12 @@ mod common;
 
 use common::{CODE, Cell, DATA, Steps};
 use isola_linux_abi::numbers as linux;
-use isola_linux_processes::ExitStatus;
+use isola_linux_processes::{ExitStatus, list_processes};
 use isola_linux_sim::Program;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 const EXITED: ExitStatus = ExitStatus::Exited(0);
 const MS: u64 = 1_000_000;
@@ -30,6 +34,43 @@ fn run(program: Program, child: Program, grandchild: Program) {
     cell.user_mode.place(CHILD, child);
     cell.user_mode.place(GRANDCHILD, grandchild);
     assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
+fn an_operator_sees_the_processes() {
+    let cell = Cell::new();
+    let system = cell.system.clone();
+    let program = sleeps(Program::new().syscall(linux::__NR_fork, &[]).if_zero(CHILD, 0), 5).exits(0);
+    cell.install("/program", program);
+    cell.user_mode.place(CHILD, sleeps(Program::new(), 2).exits(0));
+    let seen = Arc::new(AtomicBool::new(false));
+    let has_seen = seen.clone();
+    // Until the child is there.
+    let operator = poll_fn(move |context| {
+        let (count, shown) = list_processes(&system, 10);
+        let [first, child] = &shown[..] else {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        };
+        assert_eq!((count, first.pid, first.parent, child.parent, child.user), (2, 1, 0, 1, 0));
+        assert_eq!((first.command.as_str(), first.threads), ("/program", 1));
+        assert!(first.resident_bytes >= 4096, "{first:?}");
+        let (count, shown) = list_processes(&system, 1);
+        assert_eq!((count, shown.len()), (2, 1));
+        has_seen.store(true, Ordering::Relaxed);
+        Poll::Ready(())
+    });
+    let console = isola_linux_files::Console::new(Arc::new(Discarded));
+    let files = [console.open(), console.open(), console.open()];
+    assert_eq!(cell.run_with("/program", files, operator), EXITED);
+    assert!(seen.load(Ordering::Relaxed));
+}
+
+/// A console without a reader.
+struct Discarded;
+
+impl isola_linux_files::ConsoleOutput for Discarded {
+    fn write(&self, _bytes: &[u8]) {}
 }
 
 #[test]

@@ -74,11 +74,11 @@ fn errors_about_datagrams_are_limited() {
         let events = peer.events();
         events.iter().filter(|event| matches!(event, Event::DatagramRefused { port: 9, .. })).count()
     };
-    for _ in 0..2 {
-        (0..1_000).for_each(|_| peer.send_frame(refusal4()));
-        assert_eq!(refusals(&mut peer), 3);
-        peer.pass(Duration::from_secs(1));
-    }
+    (0..1_000).for_each(|_| peer.send_frame(refusal4()));
+    assert_eq!(refusals(&mut peer), 3);
+    peer.pass(Duration::from_secs(2));
+    (0..1_000).for_each(|_| peer.send_frame(refusal4()));
+    assert_eq!(refusals(&mut peer), 3);
     assert_eq!(peer.stack.counters().get(Counter::DropIcmpRate), 2 * 997);
 }
 
