@@ -152,7 +152,7 @@ impl VolumeInode {
         while !buffer.is_empty() {
             let now = buffer.len().min((PAGE - at % PAGE) as usize);
             let index = at / PAGE;
-            let covers = at % PAGE == 0 && (now as u64 == PAGE || at + now as u64 >= len);
+            let covers = at.is_multiple_of(PAGE) && (now as u64 == PAGE || at + now as u64 >= len);
             let known = self.page(index);
             let frame = match known {
                 Some(frame) => Ok(frame),
