@@ -53,7 +53,9 @@ impl Suite {
     /// If there is none.
     pub fn named(name: &str) -> &'static Self {
         let found = SUITES.iter().find(|suite| suite.name == name);
-        found.unwrap_or_else(|| panic!("no suite {name}; there are {:?}", SUITES.iter().map(|suite| suite.name)))
+        found.unwrap_or_else(|| {
+            panic!("no suite {name}; there are {:?}", SUITES.iter().map(|suite| suite.name))
+        })
     }
 
     /// The folder with the script that builds it, and with the list of cases.

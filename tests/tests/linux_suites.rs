@@ -54,7 +54,8 @@ fn run(name: &str) {
             let kind = if on_linux.contains(case) { "linux:" } else { UNEXPLAINED };
             format!("{kind} {}", result.hint)
         });
-        let head: String = text.lines().take_while(|line| line.starts_with('#')).map(|line| format!("{line}\n")).collect();
+        let head: String =
+            text.lines().take_while(|line| line.starts_with('#')).map(|line| format!("{line}\n")).collect();
         fs::write(suite.list_path(), head + &updated.text()).unwrap();
         return;
     }

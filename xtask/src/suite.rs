@@ -29,7 +29,16 @@ pub struct Args {
 /// Runs the suite.
 pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let mut command = cargo(workspace);
-    command.args(["test", "--quiet", "--package", "isola-tests", "--test", "linux_suites", "--", "--nocapture"]);
+    command.args([
+        "test",
+        "--quiet",
+        "--package",
+        "isola-tests",
+        "--test",
+        "linux_suites",
+        "--",
+        "--nocapture",
+    ]);
     command.env("ISOLA_SUITE", &args.name).env("ISOLA_SUITE_PROGRAMS", args.programs.join(" "));
     set(&mut command, "ISOLA_SUITE_LINUX", args.linux);
     set(&mut command, "ISOLA_SUITE_WRITE", args.write);

@@ -6,7 +6,8 @@
 use crate::Errno;
 use crate::dentry::Location;
 use isola_linux_abi::numbers::{
-    RESOLVE_BENEATH, RESOLVE_CACHED, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV,
+    RESOLVE_BENEATH, RESOLVE_CACHED, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS,
+    RESOLVE_NO_XDEV,
 };
 
 /// The restrictions of a look-up.
@@ -62,7 +63,11 @@ impl Resolution {
     ///
     /// # Errors
     /// [`Errno::EXDEV`] above the start; [`Errno::EAGAIN`] if another call has moved the directory out of the start.
-    pub(crate) fn up(&self, here: Location, up: impl FnOnce(Location) -> Location) -> Result<Location, Errno> {
+    pub(crate) fn up(
+        &self,
+        here: Location,
+        up: impl FnOnce(Location) -> Location,
+    ) -> Result<Location, Errno> {
         if Self::is_scoped(self.flags) && here.is(&self.start) {
             return if self.has(RESOLVE_BENEATH) { Err(Errno::EXDEV) } else { Ok(here) };
         }

@@ -242,9 +242,7 @@ fn a_signal_without_room_for_its_frame_becomes_sigsegv() {
 #[test]
 fn the_link_to_a_program_is_absolute_although_its_path_was_not() {
     let cell = Cell::new();
-    let program = Program::new()
-        .store(DATA, b"other\0")
-        .syscall(linux::__NR_execve, &[DATA, DATA + 0x20, 0]);
+    let program = Program::new().store(DATA, b"other\0").syscall(linux::__NR_execve, &[DATA, DATA + 0x20, 0]);
     cell.mount("/proc", isola_linux_processes::proc::proc_file_system(&cell.system));
     cell.install("/program", program);
     let other = Program::new()

@@ -86,11 +86,14 @@ impl List {
                     continue;
                 }
                 // Cases within a program that are not listed pass.
-                None => Entry { expected: Expected::Always(Outcome::Passes), passed: 0, reason: String::new() },
+                None => {
+                    Entry { expected: Expected::Always(Outcome::Passes), passed: 0, reason: String::new() }
+                }
             };
             let Expected::Always(outcome) = expected.expected else { continue };
             if outcome != result.outcome {
-                differences.push(difference(case, format!("is listed as {}; {}", word(outcome), describe(result))));
+                differences
+                    .push(difference(case, format!("is listed as {}; {}", word(outcome), describe(result))));
             } else if is_program && expected.passed != result.passed {
                 let text = format!("{} cases of it pass, {} are listed", result.passed, expected.passed);
                 differences.push(difference(case, text));
@@ -114,13 +117,16 @@ impl List {
     ) -> Self {
         let mut entries = self.entries.clone();
         entries.retain(|case, _| {
-            results.contains_key(case) || !ran.iter().any(|program| case == program || is_within(case, program))
+            results.contains_key(case)
+                || !ran.iter().any(|program| case == program || is_within(case, program))
         });
         for (case, result) in results {
             let is_program = ran.contains(case);
             match entries.get_mut(case) {
                 Some(Entry { expected: Expected::Varies, .. }) => {}
-                Some(entry) if entry.expected == Expected::Always(result.outcome) => entry.passed = result.passed,
+                Some(entry) if entry.expected == Expected::Always(result.outcome) => {
+                    entry.passed = result.passed
+                }
                 _ if result.outcome == Outcome::Passes && !is_program => {
                     entries.remove(case);
                 }
@@ -183,7 +189,8 @@ fn parse_line(line: &str) -> Result<(&str, Entry), String> {
         Ok(number) => (number, others),
         Err(_) => (0, rest),
     };
-    if expected != Expected::Always(Outcome::Passes) && !KINDS.iter().any(|(known, _)| *known == kind(reason)) {
+    if expected != Expected::Always(Outcome::Passes) && !KINDS.iter().any(|(known, _)| *known == kind(reason))
+    {
         return Err("a reason of a known kind is needed, such as `missing: rseq`".into());
     }
     Ok((name, Entry { expected, passed, reason: reason.to_owned() }))
@@ -241,7 +248,15 @@ mod tests {
 
     #[test]
     fn a_line_without_a_reason_or_with_an_unknown_word_is_an_error() {
-        for wrong in ["a", "a works", "a fails", "a fails 3", "a fails because", "a fails 3 laziness: x", "a passes\na passes"] {
+        for wrong in [
+            "a",
+            "a works",
+            "a fails",
+            "a fails 3",
+            "a fails because",
+            "a fails 3 laziness: x",
+            "a passes\na passes",
+        ] {
             assert!(List::parse(wrong).is_err(), "{wrong}");
         }
     }
@@ -249,21 +264,35 @@ mod tests {
     #[test]
     fn results_as_listed_are_no_difference() {
         use Outcome::{Fails, Passes, Skips};
-        let all = [("a", Passes, 3), ("b", Fails, 2), ("b/x", Fails, 0), ("b/y", Passes, 0), ("c", Fails, 9), ("d", Skips, 0)];
+        let all = [
+            ("a", Passes, 3),
+            ("b", Fails, 2),
+            ("b/x", Fails, 0),
+            ("b/y", Passes, 0),
+            ("c", Fails, 9),
+            ("d", Skips, 0),
+        ];
         assert_eq!(differences(&all, &["a", "b", "c", "d"]), Vec::<String>::new());
     }
 
     #[test]
     fn each_other_result_is_a_difference() {
         use Outcome::{Fails, Passes, Skips};
-        let only = |case, outcome, passed| differences(&[(case, outcome, passed)], &["a", "d", "e"]).join("; ");
+        let only =
+            |case, outcome, passed| differences(&[(case, outcome, passed)], &["a", "d", "e"]).join("; ");
         assert!(only("a", Fails, 3).starts_with("a is listed as passes; fails (why)"));
         assert!(only("a", Passes, 2).starts_with("a 2 cases of it pass, 3 are listed"));
         assert!(only("a", Passes, 3).starts_with("d is listed, but was not run"));
         assert!(only("d", Passes, 0).contains("d is listed as skips; passes"));
         assert!(only("e", Passes, 0).contains("e is not listed"));
-        assert_eq!(differences(&[("a", Passes, 3), ("a/z", Fails, 0)], &["a"]), ["a/z is listed as passes; fails (why)"]);
-        assert_eq!(differences(&[("b", Fails, 2), ("b/x", Passes, 0)], &["b"]), ["b/x is listed as fails; passes (why)"]);
+        assert_eq!(
+            differences(&[("a", Passes, 3), ("a/z", Fails, 0)], &["a"]),
+            ["a/z is listed as passes; fails (why)"]
+        );
+        assert_eq!(
+            differences(&[("b", Fails, 2), ("b/x", Passes, 0)], &["b"]),
+            ["b/x is listed as fails; passes (why)"]
+        );
         assert_eq!(differences(&[("b", Skips, 2)], &["b"]).len(), 2);
     }
 

@@ -126,7 +126,8 @@ impl ProgramRun {
         let mut has_names = false;
         for line in &self.lines {
             let named = [("=ok ", Outcome::Passes), ("=fail ", Outcome::Fails), ("=skip ", Outcome::Skips)];
-            let named = named.into_iter().find_map(|(prefix, outcome)| Some((line.strip_prefix(prefix)?, outcome)));
+            let named =
+                named.into_iter().find_map(|(prefix, outcome)| Some((line.strip_prefix(prefix)?, outcome)));
             if let Some((rest, outcome)) = named {
                 has_names = true;
                 let (name, hint) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -147,7 +148,8 @@ impl ProgramRun {
             ProgramEnd::Exit(code) if skip_codes.contains(&code) => Outcome::Skips,
             _ => Outcome::Fails,
         };
-        let last = self.lines.iter().rev().find(|line| is_telling(line)).map(|line| line.trim()).unwrap_or_default();
+        let last =
+            self.lines.iter().rev().find(|line| is_telling(line)).map(|line| line.trim()).unwrap_or_default();
         let hint = format!("{}; {last}", self.end);
         cases.insert(self.name.clone(), CaseResult { outcome, passed, hint });
         cases
@@ -161,13 +163,24 @@ impl ProgramRun {
 
 fn is_nameless_pass(line: &str) -> bool {
     let rest = line.strip_prefix("ok ");
-    rest.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()) && !rest.contains("# SKIP"))
+    rest.is_some_and(|rest| {
+        rest.starts_with(|first: char| first.is_ascii_digit()) && !rest.contains("# SKIP")
+    })
 }
 
 /// Whether a line of the output is likely to say why a program failed.
 fn is_telling(line: &str) -> bool {
     const SUMMARIES: [&str; 10] = [
-        "# Totals", "# FAILED", "FAIL", "exit status", "TAP version", "# Planned", "test result:", "failures:", "test ", "note:",
+        "# Totals",
+        "# FAILED",
+        "FAIL",
+        "exit status",
+        "TAP version",
+        "# Planned",
+        "test result:",
+        "failures:",
+        "test ",
+        "note:",
     ];
     !line.trim().is_empty() && !SUMMARIES.iter().any(|summary| line.starts_with(summary))
 }
@@ -184,7 +197,9 @@ mod tests {
 
     #[test]
     fn a_program_without_cases_passes_by_its_exit_code() {
-        let output = output("@start a\n|x\nnote\n@end a exit 0 5\n@start b\n@end b exit 4 6\n@start c\n@end c signal 11 7\n@done");
+        let output = output(
+            "@start a\n|x\nnote\n@end a exit 0 5\n@start b\n@end b exit 4 6\n@start c\n@end c signal 11 7\n@done",
+        );
         assert!(output.done);
         let outcome = |index: usize, codes| {
             let run: &ProgramRun = &output.runs[index];
@@ -199,7 +214,8 @@ mod tests {
 
     #[test]
     fn cases_in_a_program_are_counted_and_named() {
-        let run = &output("@start m\n|=ok A.x\n|=fail A.y EPERM\n|=skip A.z no root\n@end m exit 1 5").runs[0];
+        let run =
+            &output("@start m\n|=ok A.x\n|=fail A.y EPERM\n|=skip A.z no root\n@end m exit 1 5").runs[0];
         let cases = run.cases(&[]);
         assert_eq!((cases["m"].outcome, cases["m"].passed), (Outcome::Passes, 1));
         assert_eq!((cases["m/A.y"].outcome, cases["m/A.y"].hint.as_str()), (Outcome::Fails, "EPERM"));

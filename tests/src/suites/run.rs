@@ -23,7 +23,8 @@ impl Suite {
     /// program that ran in it, and the next programs run in a new cell.
     pub fn run_in_cells(&self, isola: &Isola, names: &[String]) -> Vec<ProgramRun> {
         let root = self.root().display().to_string();
-        let options = ["run", "--rm", "--name", CELL, "--cores", "2", "--memory", self.memory, "--rootfs", &root, "--"];
+        let options =
+            ["run", "--rm", "--name", CELL, "--cores", "2", "--memory", self.memory, "--rootfs", &root, "--"];
         self.run_all("cell", names, |arguments| {
             let mut command = isola.command(&options);
             command.args(arguments);
@@ -53,7 +54,8 @@ impl Suite {
         let mut output = DriverOutput::default();
         let mut first = 0;
         while !output.done {
-            let mut arguments = vec!["/suite/driver".to_owned(), "/suite/programs".to_owned(), first.to_string()];
+            let mut arguments =
+                vec!["/suite/driver".to_owned(), "/suite/programs".to_owned(), first.to_string()];
             arguments.extend_from_slice(names);
             let (mut command, end_by_force) = start(&arguments);
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -101,7 +103,12 @@ fn follow(
                 let ended = output.runs.len();
                 output.take(String::from_utf8_lossy(&line).trim_end_matches('\r'));
                 if let Some(run) = output.runs.get(ended) {
-                    println!("{}: {}, {:.1} s", run.name, run.end, Duration::from_millis(run.took_ms).as_secs_f64());
+                    println!(
+                        "{}: {}, {:.1} s",
+                        run.name,
+                        run.end,
+                        Duration::from_millis(run.took_ms).as_secs_f64()
+                    );
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
