@@ -124,6 +124,8 @@ int main(int count, char **arguments) {
     FILE *list = fopen(arguments[1], "re");
     if (!list) return 2;
     setsid();
+    // A line at a time, so that messages of the cell do not divide one.
+    setvbuf(stdout, NULL, _IOLBF, 1 << 16);
     setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin", 1);
     setenv("HOME", "/root", 1);
     setenv("LC_ALL", "C.UTF-8", 1);
