@@ -1,5 +1,6 @@
 //! A simulated cell for hostile Linux programs: it must neither panic nor hang, and gives all memory back.
 
+use isola_abi::query::ActivityTraffic;
 use isola_abi::id::ActivityId;
 use isola_linux_files::{
     Caller, CallerIds, Console, ConsoleOutput, DescriptorTable, DevPts, DeviceTable, FileSystem, LastLink,
@@ -81,6 +82,10 @@ impl Activities for CountedActivities {
 
     fn cycles(&self, _: ActivityId) -> u64 {
         0
+    }
+
+    fn traffic(&self, _: Option<ActivityId>) -> ActivityTraffic {
+        ActivityTraffic::default()
     }
 
     fn set_share(&self, _: ActivityId, _: SharedResource, _: Share) {}

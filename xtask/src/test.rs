@@ -96,6 +96,9 @@ impl Stage {
                 Need::AddressServers,
                 Need::E2fsprogs,
                 Need::Busybox,
+                Need::DebianPrograms,
+                Need::LinuxServers,
+                Need::LinuxRuntimes,
             ],
         }
     }

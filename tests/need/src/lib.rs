@@ -53,6 +53,8 @@ pub enum Need {
     DebianPrograms,
     /// Servers of Linux that cells run: redis with its client, memcached, nginx.
     LinuxServers,
+    /// Servers and language runtimes that cells run, with their clients: apache2, Go, node, openjdk, postgresql.
+    LinuxRuntimes,
 }
 
 /// A prerequisite that the host lacks.
@@ -75,7 +77,7 @@ impl std::fmt::Display for Missing {
 
 impl Need {
     /// All prerequisites.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Tap,
         Self::Memcached,
         Self::Libmemcached,
@@ -87,6 +89,7 @@ impl Need {
         Self::Busybox,
         Self::DebianPrograms,
         Self::LinuxServers,
+        Self::LinuxRuntimes,
     ];
 
     /// Returns the prerequisite's name in [`SKIP`].
@@ -103,6 +106,7 @@ impl Need {
             Self::Busybox => "busybox",
             Self::DebianPrograms => "debian-programs",
             Self::LinuxServers => "linux-servers",
+            Self::LinuxRuntimes => "linux-runtimes",
         }
     }
 
@@ -129,6 +133,9 @@ impl Need {
             Self::Busybox => "Linux programs in cells (tests/tests/linux.rs)",
             Self::DebianPrograms => "Debian's programs in cells (tests/tests/linux_programs.rs)",
             Self::LinuxServers => "Linux servers in cells (tests/tests/linux_network.rs)",
+            Self::LinuxRuntimes => {
+                "servers and language runtimes of Debian in cells (tests/tests/linux_runtimes.rs)"
+            }
         }
     }
 
@@ -158,6 +165,15 @@ impl Need {
                 "xz-utils",
             ],
             Self::LinuxServers => &["memcached", "nginx", "redis-server", "redis-tools"],
+            Self::LinuxRuntimes => &[
+                "apache2-bin",
+                "apache2-utils",
+                "curl",
+                "golang-go",
+                "nodejs",
+                "openjdk-17-jre-headless",
+                "postgresql-15",
+            ],
         }
     }
 
@@ -186,6 +202,7 @@ impl Need {
                 &["bash", "dash", "gcc-12", "git", "mawk", "perl", "python3.11", "sqlite3", "xz"]
             }
             Self::LinuxServers => &["memcached", "nginx", "redis-cli", "redis-server"],
+            Self::LinuxRuntimes => &["ab", "apache2", "curl", "go", "java", "node", "psql"],
         }
     }
 
