@@ -8,7 +8,7 @@ const CELL: [&str; 6] = ["--cores", "1", "--network", "none", "--memory", "16M"]
 /// Starts a cell with a role, which other cells may open channels to if it is to serve.
 fn start(isola: &Isola, name: &str, arguments: &[&str]) {
     let accept: &[&str] = if arguments == ["serve"] { &["--accept", "web", "--accept", "evil"] } else { &[] };
-    let run = [&["run", "-d", "--name", name], &CELL[..], accept, &["channels", "--"], arguments].concat();
+    let run = [&["run", "-d", "--name", name], &CELL[..], accept, &["channels"], arguments].concat();
     isola.run(&run).ok();
 }
 
@@ -18,7 +18,7 @@ fn waits_for(isola: &Isola, cell: &str, line: &str) {
 
 /// Runs a cell named `web` to its end. Returns its output.
 fn web(isola: &Isola, code: i32, arguments: &[&str]) -> String {
-    let run = [&["run", "--rm", "--name", "web"], &CELL[..], &["channels", "--"], arguments].concat();
+    let run = [&["run", "--rm", "--name", "web"], &CELL[..], &["channels"], arguments].concat();
     isola.run(&run).ended_with(code).out
 }
 
@@ -34,8 +34,7 @@ fn cells_exchange_packets_and_share_memory_and_survive_each_other() {
     println!("{}", web(&isola, 0, &["costs", "kv"]));
     // The peer dies at each step; the service goes on.
     for step in ["opening", "open", "writing", "sharing", "idle"] {
-        let run =
-            [&["run", "--rm", "--name", "web"], &CELL[..], &["channels", "--", "die", step, "kv"]].concat();
+        let run = [&["run", "--rm", "--name", "web"], &CELL[..], &["channels", "die", step, "kv"]].concat();
         let out = isola.run(&run);
         assert!(out.out.contains("dies") || out.err.contains("dies"), "{step}: {out:?}");
     }
@@ -55,7 +54,7 @@ fn cells_exchange_packets_and_share_memory_and_survive_each_other() {
     isola.run(&["rm", "web"]).ok();
     assert!(web(&isola, 1, &["client", "kv"]).contains("no cell of that name runs"));
     isola.run(&["rm", "kv"]).ok();
-    let strangers = [&["run", "-d", "--name", "kv"], &CELL[..], &["channels", "--", "serve"]].concat();
+    let strangers = [&["run", "-d", "--name", "kv"], &CELL[..], &["channels", "serve"]].concat();
     isola.run(&strangers).ok();
     waits_for(&isola, "kv", "serving");
     assert!(web(&isola, 1, &["client", "kv"]).contains("does not accept this one"));

@@ -136,6 +136,7 @@ impl Channel {
     /// [`ChannelError::Closed`] or [`ChannelError::TooLong`]; the packet was not sent.
     pub async fn write(&self, packet: &[u8]) -> Result<(), ChannelError> {
         loop {
+            self.check_open()?;
             let sent = self.link.rings.borrow_mut().send(packet);
             if self.is_sent(sent)? {
                 return Ok(());
@@ -150,6 +151,7 @@ impl Channel {
     /// [`ChannelError::Closed`]; the message was not sent.
     pub async fn write_message(&self, message: &Message) -> Result<(), ChannelError> {
         loop {
+            self.check_open()?;
             let sent = self.link.rings.borrow_mut().send_message(message);
             if self.is_sent(sent)? {
                 return Ok(());
@@ -251,6 +253,11 @@ impl Channel {
         let runtime = runtime()?;
         let asking = async move { runtime.request(&demand).await.map(|_| ()) };
         spawn_task(asking).await
+    }
+
+    /// After the peer's end, its half is other memory, in which the rings would find room at first.
+    fn check_open(&self) -> Result<(), ChannelError> {
+        if self.link.is_open() { Ok(()) } else { Err(ChannelError::Closed) }
     }
 
     fn is_sent(&self, sent: Result<isola_link_rings::MustNotify, SendError>) -> Result<bool, ChannelError> {

@@ -9,7 +9,7 @@ use core::cell::{Cell, RefCell};
 use core::future::poll_fn;
 use core::sync::atomic::AtomicU64;
 use core::task::{Poll, Waker};
-use isola_abi::links::{DOORBELL_VECTOR, LinkDemand, LinkPart, LinkState, ServiceName};
+use isola_abi::links::{DOORBELL_VECTOR, Link, LinkDemand, LinkPart, LinkState, ServiceName};
 use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_events::interrupt::on_interrupt;
 use isola_events::polling::{AdaptivePolling, PollingMode, PollingThresholds};
@@ -44,6 +44,9 @@ impl Drop for LinkSlot {
 /// An open link.
 pub(crate) struct OpenLink {
     pub(crate) slot: Rc<LinkSlot>,
+    port: &'static dyn LinkPort,
+    /// The link's entry in the table, which other links use after the slot was free.
+    link: &'static Link,
     pub(crate) rings: RefCell<Rings>,
     reader: Cell<Option<Waker>>,
     writer: Cell<Option<Waker>>,
@@ -54,17 +57,14 @@ impl OpenLink {
     /// Notifies the peer if it waits for that.
     #[inline]
     pub(crate) fn notify(&self, must: MustNotify) {
-        if must == MustNotify::Yes
-            && let Some(port) = RUNTIME.port()
-        {
-            port.ring_doorbell(self.slot.slot);
+        if must == MustNotify::Yes {
+            self.port.ring_doorbell(self.slot.slot);
         }
     }
 
     /// Returns whether the link is still open.
     pub(crate) fn is_open(&self) -> bool {
-        let link = RUNTIME.port().and_then(|port| port.table().get(self.slot.slot));
-        link.is_some_and(|link| link.state() == LinkState::Open)
+        self.link.state() == LinkState::Open
     }
 
     /// Registers the reader for the next packet. Returns whether there is one already.
@@ -304,6 +304,8 @@ impl Runtime {
         let peer = Half::new(peer).map_err(|_| ChannelError::Closed)?;
         let rings = RefCell::new(Ring::new(own, peer));
         let open = Rc::new(OpenLink {
+            link: port.table().get(slot.slot).ok_or(ChannelError::Closed)?,
+            port,
             slot,
             rings,
             reader: Cell::default(),
