@@ -1,7 +1,7 @@
 //! A simulated cell for hostile Linux programs: it must neither panic nor hang, and gives all memory back.
 
-use isola_abi::query::ActivityTraffic;
 use isola_abi::id::ActivityId;
+use isola_abi::query::ActivityTraffic;
 use isola_linux_files::{
     Caller, CallerIds, Console, ConsoleOutput, DescriptorTable, DevPts, DeviceTable, FileSystem, LastLink,
     MountFlags, MountedFileSystem, Namespace, TmpFs, TmpFsOptions, View, device_file_system,

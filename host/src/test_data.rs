@@ -31,6 +31,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
             text: Default::default(),
             grid: Default::default(),
             volumes: Vec::new(),
+            accept: Vec::new(),
         },
         state: CellState::Created,
         phase: CellPhase::Silent,

@@ -267,8 +267,6 @@ fn interrupts(info: &CellInfo) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn the_guest_runs_the_same_commands() {
         let script = include_str!("../../linux/init.sh");
