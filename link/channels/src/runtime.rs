@@ -1,4 +1,4 @@
-//! The links of the cell, on its first core: requests to the supervisor, doorbells, and who waits for them.
+//! The links of the cell, on its first core: requests to the supervisor, doorbells, and the tasks that wait for them.
 
 use crate::ChannelError;
 use crate::memory::new_half;
@@ -90,7 +90,7 @@ impl OpenLink {
         self.watcher.set(Some(waker.clone()));
     }
 
-    /// Wakes whoever can go on after a doorbell. Returns whether there was a packet.
+    /// Wakes the tasks that can go on after a doorbell. Returns whether there was a packet.
     fn poll(&self, has_changed: bool) -> bool {
         if has_changed {
             self.watcher.take().into_iter().for_each(Waker::wake);
