@@ -250,7 +250,7 @@ fn small_writes_reach_the_volume_together_and_in_order() {
         }
     };
     let test: &'static _ = Box::leak(Box::new(test));
-    run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, move |files, volume| test(files, volume));
+    run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, test);
     run_on(&kept, Access::ReadWrite, VolumeChanges::Permitted, |files, volume| async move {
         {
             let system = system_of(files.clone());
