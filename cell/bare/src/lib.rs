@@ -103,5 +103,6 @@ macro_rules! cell_parts {
 /// For [`cell_image!`].
 #[doc(hidden)]
 pub mod __private {
-    pub use isola_machine::{cell_image, cells_only_image};
+    pub use isola_machine::cell_image;
+    pub use isola_machine::cells_only_image;
 }
