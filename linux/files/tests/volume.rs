@@ -319,6 +319,27 @@ fn a_volume_with_open_files_is_unmounted_cleanly() {
     });
 }
 
+/// Storage behind the end of a file without a name is free after its last user.
+#[test]
+fn reserved_storage_of_a_file_without_a_name_is_released() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let disk = SimDisk::new(image());
+    run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, |files, volume| async move {
+        let system = system_of(files.clone());
+        let caller = system.caller();
+        let flags = linux::O_RDWR | linux::O_CREAT;
+        let file = caller.open_at(CWD, b"/reserved", flags, 0o600).await.unwrap();
+        caller.unlink_at(CWD, b"/reserved", 0).await.unwrap();
+        file.inode().unwrap().allocate(Allocation::ReserveKeepLen, 2_946, 18_242).await.unwrap();
+        drop(file);
+        files.close().await.unwrap();
+        volume.unmount().await.unwrap();
+    });
+    assert_whole(&disk);
+}
+
 #[test]
 fn a_small_write_to_a_full_volume_fails_at_once_and_earlier_ones_are_kept() {
     if !need(Need::E2fsprogs) {

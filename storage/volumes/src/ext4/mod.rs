@@ -263,6 +263,27 @@ impl Ext4 {
         self.call(count).unwrap_or_default()
     }
 
+    /// Returns whether a file may have blocks that were reserved and not written, also behind its end.
+    fn may_have_unwritten_blocks(&mut self, inode: InodeNumber) -> Result<bool, FileError> {
+        const EXTENTS_IN_QUERY: usize = 256;
+        let allocated_bytes = self.call(|mounted| mounted.inode(inode))?.blocks.saturating_mul(512);
+        let (mut start, mut written_bytes) = (0, 0);
+        loop {
+            let len = (i64::MAX as u64).saturating_sub(start);
+            let target = FileExtentTarget::Data;
+            let map =
+                self.call(|mounted| mounted.inode_extents(inode, start, len, target, EXTENTS_IN_QUERY))?;
+            let written = map.extents.iter().filter(|extent| extent.state == FileExtentState::Initialized);
+            written_bytes += written.map(|extent| extent.length).sum::<u64>();
+            match map.extents.last() {
+                Some(last) if map.extents.len() == EXTENTS_IN_QUERY => {
+                    start = last.logical_start + last.length
+                }
+                _ => return Ok(written_bytes < allocated_bytes),
+            }
+        }
+    }
+
     fn context() -> MutationContext {
         MutationContext::new(0, 0, 0, 0)
     }
@@ -586,6 +607,14 @@ impl FileSystem for Ext4 {
     fn release(&mut self, file: FileId) -> Result<(), FileError> {
         let inode = inode_of(file)?;
         self.has_first_block = None;
+        if self.may_have_unwritten_blocks(inode)? {
+            // `rsext4` frees only written blocks with an inode, but all blocks behind a new end.
+            let len = self.call(|mounted| mounted.inode(inode))?.size;
+            if len == 0 {
+                self.call(|mounted| mounted.truncate_inode(inode, 1))?;
+            }
+            self.call(|mounted| mounted.truncate_inode(inode, 0))?;
+        }
         self.call(|mounted| mounted.reap_unlinked_inode(inode))
     }
 
