@@ -27,7 +27,7 @@ pub use crate::topology::Core;
 /// The offset of the encoded descriptor in the descriptor area, in bytes.
 pub const BODY_OFFSET: usize = 4096;
 
-/// The offset of the [`LinkTable`](crate::links::LinkTable) in the descriptor area, in bytes.
+/// The offset of the [`LinkTable`] in the descriptor area, in bytes.
 pub const LINKS_OFFSET: usize = 5 * PAGE_SIZE as usize;
 
 /// The maximum length of an encoded descriptor, in bytes.

@@ -43,7 +43,7 @@ pub async fn attack(cell: &str) -> Result<(), ChannelError> {
             let word = (next() % half.len() as u64) as usize;
             // The indices, and lengths that fit in some cases.
             let index = [word, 8, 16, 17, 24, 32 + 8 * (word % 8)][(next() % 6) as usize];
-            let value = [next(), next() % 64, (next() % 8) << 32 | next() % 300][(next() % 3) as usize];
+            let value = [next(), next() % 64, ((next() % 8) << 32) | (next() % 300)][(next() % 3) as usize];
             half[index].store(value, Ordering::Relaxed);
             port.ring_doorbell(slot);
         }

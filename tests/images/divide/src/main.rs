@@ -129,7 +129,6 @@ fn run_cell(
         image: Vec::new(),
         devices: Vec::new(),
         volumes: Vec::new(),
-        accept: Vec::new(),
         clock: machine.clock,
         address: None,
         supervisor: Some(NotificationTarget { apic: local::id(), vector: NOTIFICATION_VECTOR }),
