@@ -180,15 +180,20 @@ impl UnixSocket {
         result.map(|()| len)
     }
 
-    /// Returns the error of a message to a closed socket, and ends the association with it.
+    /// Returns the error of a message to a closed socket, and ends the association with it: received messages are lost.
     fn receiver_is_gone(&self, receiver: &Arc<Self>) -> Errno {
         if self.is_connection_based() {
             return Errno::EPIPE;
         }
         let mut state = self.state.lock();
-        let former = if state.is_connected_to(receiver) { state.peer.take() } else { None };
-        drop(state);
-        drop(former);
+        if state.is_connected_to(receiver) {
+            let former = state.peer.take();
+            state.messages_with_rights = 0;
+            let lost = core::mem::take(&mut state.queue);
+            drop(state);
+            drop(former);
+            self.discard(lost);
+        }
         Errno::ECONNREFUSED
     }
 

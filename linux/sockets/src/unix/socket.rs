@@ -411,7 +411,7 @@ impl UnixSocket {
     }
 
     /// Drops messages: their senders have space again, and their open files are closed.
-    fn discard(&self, queue: VecDeque<Packet>) {
+    pub(super) fn discard(&self, queue: VecDeque<Packet>) {
         let mut rights = Vec::new();
         for packet in queue {
             packet.sender.uncharge(packet.charge);
