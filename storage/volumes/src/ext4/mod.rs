@@ -266,7 +266,11 @@ impl Ext4 {
     /// Returns whether a file may have blocks that were reserved and not written, also behind its end.
     fn may_have_unwritten_blocks(&mut self, inode: InodeNumber) -> Result<bool, FileError> {
         const EXTENTS_IN_QUERY: usize = 256;
-        let allocated_bytes = self.call(|mounted| mounted.inode(inode))?.blocks.saturating_mul(512);
+        let info = self.call(|mounted| mounted.inode(inode))?;
+        if info.file_type() != DirectoryEntryType::RegularFile {
+            return Ok(false);
+        }
+        let allocated_bytes = info.blocks.saturating_mul(512);
         let (mut start, mut written_bytes) = (0, 0);
         loop {
             let len = (i64::MAX as u64).saturating_sub(start);
@@ -607,7 +611,7 @@ impl FileSystem for Ext4 {
     fn release(&mut self, file: FileId) -> Result<(), FileError> {
         let inode = inode_of(file)?;
         self.has_first_block = None;
-        if self.may_have_unwritten_blocks(inode)? {
+        if !self.has_deep_tree(inode) && self.may_have_unwritten_blocks(inode)? {
             // `rsext4` frees only written blocks with an inode, but all blocks behind a new end.
             let len = self.call(|mounted| mounted.inode(inode))?.size;
             if len == 0 {
