@@ -312,7 +312,6 @@ impl Accounting {
         &used.cycles
     }
 
-    /// Begins to charge a private activity from the reading `since` on. Returns the counter of its slot.
     /// Returns where the usage of a private activity is counted.
     fn private_of(&self, activity: ActivityId) -> Option<Private> {
         let recent = &self.recent[activity.0 as usize % RECENT];
@@ -329,6 +328,7 @@ impl Accounting {
         Some(found)
     }
 
+    /// Begins to charge a private activity from the reading `since` on. Returns the counter of its slot.
     #[cold]
     #[inline(never)]
     fn begin_private(&self, activity: ActivityId, since: u64) -> &'static AtomicU64 {
