@@ -446,14 +446,18 @@ impl Thread {
             if self.exit_code.is_some() {
                 return Flow::End;
             }
+            let demand = self.process.demand(&self.state);
+            // A thread that has to end need not move.
+            if let Some(Demand::EndProcess(_) | Demand::EndThread) = demand {
+                return Flow::End;
+            }
             if !self.process.control.has_account(&self.account) || !self.has_allowed_core() {
                 // The new task checks for signals.
                 self.state.interrupt();
                 return Flow::Move;
             }
-            match self.process.demand(&self.state) {
-                Some(Demand::EndProcess(_) | Demand::EndThread) => return Flow::End,
-                Some(Demand::Stop) => self.process.continued().await,
+            match demand {
+                Some(_) => self.process.continued().await,
                 None => match delivery::deliver(self).await {
                     delivery::Delivered::Nothing => return Flow::Continue,
                     delivery::Delivered::Handler | delivery::Delivered::Other => {}

@@ -133,38 +133,45 @@ impl Attribution {
 /// The bytes of frames in a direction, counted for the activities of their owners on this core. The counter of the last
 /// owner is kept: most frames have the same owner as the one before.
 struct FrameBytes {
-    owner: Cell<Owner>,
-    counter: Cell<&'static AtomicU64>,
+    /// The counters of owners whose frames came or went last, by the lowest bits of their numbers: frames of several owners
+    /// alternate.
+    recent: [Cell<(Owner, &'static AtomicU64)>; RECENT],
     counter_of: fn(&'static TrafficCounters) -> &'static AtomicU64,
 }
+
+/// The owners whose counters are found at once.
+const RECENT: usize = 8;
 
 /// Counts the frames of activities for whose counters the cell has no memory.
 static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
 
 impl FrameBytes {
     fn new(counter_of: fn(&'static TrafficCounters) -> &'static AtomicU64) -> Self {
-        let bytes = Self { owner: Cell::new(Owner::UNKNOWN), counter: Cell::new(&UNCOUNTED), counter_of };
-        bytes.change(Owner::UNKNOWN);
-        bytes
+        let unknown = (Owner::UNKNOWN, Self::find(Owner::UNKNOWN, counter_of));
+        Self { recent: core::array::from_fn(|_| Cell::new(unknown)), counter_of }
     }
 
     #[inline]
     fn add(&self, owner: Owner, bytes: u64) {
-        if self.owner.get() != owner {
-            self.change(owner);
+        let entry = &self.recent[owner.0 as usize % RECENT];
+        let (known, mut counter) = entry.get();
+        if known != owner {
+            counter = Self::find(owner, self.counter_of);
+            entry.set((owner, counter));
         }
-        let counter = self.counter.get();
         // Only this core writes it.
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
     }
 
     #[cold]
     #[inline(never)]
-    fn change(&self, owner: Owner) {
+    fn find(
+        owner: Owner,
+        counter_of: fn(&'static TrafficCounters) -> &'static AtomicU64,
+    ) -> &'static AtomicU64 {
         let core = current_core().0 as usize;
         let counters = traffic(activity_of(owner), core).or_else(|| traffic(INFRASTRUCTURE, core));
-        self.counter.set(counters.map_or(&UNCOUNTED, self.counter_of));
-        self.owner.set(owner);
+        counters.map_or(&UNCOUNTED, counter_of)
     }
 }
 
