@@ -186,6 +186,7 @@ fn in_folder<'a>(command: &'a mut Command, folder: &TempDir) -> &'a mut Command 
         .current_dir(folder.path())
         .env("XDG_RUNTIME_DIR", folder.path())
         .env("XDG_CACHE_HOME", folder.path())
+        .env("XDG_DATA_HOME", folder.path())
         .env("ISOLA_IMAGES", images::for_users())
 }
 
