@@ -2,7 +2,8 @@
 //! postgresql.
 //!
 //! A program of `tests/programs` prints what its runtime gets from the system: it must print the same in a cell as on this
-//! host. `--long` adds the other numbers of cores, collectors, and postgresql's recoveries.
+//! host. The tests run if one is asked for by name, or with `--long`, which adds the other numbers of cores, collectors, and
+//! postgresql's recoveries.
 
 use isola_need::{LONG, Need, need};
 use isola_tests::isola::{Isola, Outcome};
@@ -22,8 +23,14 @@ fn is_long() -> bool {
     std::env::var_os(LONG).is_some()
 }
 
+/// Whether the tests run: the packages take a gigabyte, and are installed for `./isola test --long` only.
 fn has_needs() -> bool {
-    [Need::E2fsprogs, Need::Busybox, Need::LinuxRuntimes].into_iter().all(need)
+    is_wanted() && [Need::E2fsprogs, Need::Busybox, Need::LinuxRuntimes].into_iter().all(need)
+}
+
+/// Whether the run is long, or has been asked for a test of this file by name.
+fn is_wanted() -> bool {
+    is_long() || std::env::args().skip(1).any(|argument| !argument.starts_with('-'))
 }
 
 fn source(name: &str) -> PathBuf {

@@ -98,8 +98,15 @@ impl Stage {
                 Need::Busybox,
                 Need::DebianPrograms,
                 Need::LinuxServers,
-                Need::LinuxRuntimes,
             ],
+        }
+    }
+
+    /// Returns the prerequisites that only its long variants have.
+    fn long_needs(self) -> &'static [Need] {
+        match self {
+            Self::Machine => &[Need::LinuxRuntimes],
+            _ => &[],
         }
     }
 }
@@ -118,8 +125,9 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let skips = isola_need::skips_of_environment().map_err(Error::Skip)?;
     let wanted = |stage: &Stage| args.stages.is_empty() || args.stages.contains(stage);
     let stages: Vec<Stage> = Stage::value_variants().iter().copied().filter(wanted).collect();
-    let needs = stages.iter().flat_map(|stage| stage.needs()).copied().filter(|need| !skips.contains(need));
-    let needs = needs.collect();
+    let long_needs = |stage: &Stage| if args.long { stage.long_needs() } else { &[] };
+    let needs = stages.iter().flat_map(|stage| stage.needs().iter().chain(long_needs(stage))).copied();
+    let needs = needs.filter(|need| !skips.contains(need)).collect();
     if args.missing_packages {
         println!("{}", host::missing_packages(&needs).join(" "));
         return Ok(Verdict::Passed);
