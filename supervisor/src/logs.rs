@@ -62,11 +62,13 @@ impl Log {
         if ahead == 0 || ahead > u64::MAX / 2 {
             return;
         }
-        let byte = |offset: u64| {
-            let index = start.wrapping_add(offset) % CONSOLE_LEN as u64;
-            ring.bytes.get(index as usize).map_or(0, |byte| byte.load(Ordering::Relaxed))
-        };
-        let bytes: Vec<u8> = (0..ahead.min(CONSOLE_LEN as u64)).map(byte).collect();
+        let len = ahead.min(CONSOLE_LEN as u64) as usize;
+        let (rest, first) = ring.bytes.split_at((start % CONSOLE_LEN as u64) as usize);
+        let mut bytes = Vec::with_capacity(len);
+        for part in [first, rest] {
+            let part = part.iter().take(len - bytes.len());
+            bytes.extend(part.map(|byte| byte.load(Ordering::Relaxed)));
+        }
         // The cell may have overwritten bytes during the copy; those are not the expected ones.
         fence(Ordering::Acquire);
         let since = ring.begun.load(Ordering::Relaxed).wrapping_sub(start);
@@ -82,7 +84,10 @@ impl Log {
     pub fn piece(&self, from: u64, max_bytes: usize) -> LogPiece {
         let oldest = self.end.saturating_sub(self.kept.len() as u64);
         let from = from.max(oldest).min(self.end);
-        let bytes = self.kept.iter().skip((from - oldest) as usize).take(max_bytes).copied().collect();
+        let start = ((from - oldest) as usize).min(self.kept.len());
+        let end = self.kept.len().min(start.saturating_add(max_bytes));
+        let mut bytes = Vec::with_capacity(end - start);
+        bytes.extend(self.kept.range(start..end));
         LogPiece { from, bytes, end: self.end }
     }
 

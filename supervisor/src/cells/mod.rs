@@ -91,8 +91,9 @@ use table::CellTable;
 /// The length of a scrub slice, in ns. Notifications and requests are served between two slices.
 const SCRUB_SLICE_NS: u64 = 300_000;
 
-/// The most bytes that a slice scrubs: half a million instructions' work.
-pub(crate) const SCRUB_SLICE: u64 = 1 << 20;
+/// The most bytes that a slice scrubs: 400,000 instructions' work. A slice and the pass after it, which may read all output of a
+/// cell that has ended, delay notifications by less than a millisecond.
+pub(crate) const SCRUB_SLICE: u64 = 3 << 18;
 
 /// The bytes scrubbed between two readings of the clock: some ten microseconds' work.
 const SCRUB_STEP: u64 = 16 << 10;
