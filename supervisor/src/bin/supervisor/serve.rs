@@ -100,9 +100,13 @@ pub fn serve_cells(server: &mut Server<MachineHardware>, log: &mut Log) -> ! {
 fn rest(server: &mut Server<MachineHardware>, log: &mut Log) {
     match server.work() {
         Scrub::Unfinished => {
-            // Lets the sibling core, or the next core that the emulator's thread runs, continue.
+            // Lets the sibling core, or the next core that the emulator's thread runs, continue. The turn of that one is no
+            // work of the supervisor.
+            let paused_ns = server.cells().core().now_ns();
             core::hint::spin_loop();
             interrupts::window();
+            let turn_ns = server.cells().core().now_ns().saturating_sub(paused_ns);
+            log.polled_ns = log.polled_ns.map(|polled_ns| polled_ns + turn_ns);
         }
         Scrub::Finished => {
             arm(server);
