@@ -1,6 +1,6 @@
 //! Emulated machines in QEMU: configuration, start, serial output, end.
 //!
-//! ```no_run
+//! ```ignore
 //! use isola_tests::qemu::{Machine, MachineType};
 //!
 //! let outcome = Machine::new(MachineType::Q35, "hello-machine").cores(2).run();

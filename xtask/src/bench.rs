@@ -65,7 +65,7 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
         images::build(workspace, |image| needed.contains(&image))?;
     }
     if !only_asks && (named(LIBRARY) || all) {
-        images::build_hosted(workspace, &[])?;
+        images::build_hosted(workspace)?;
     }
     for (_, selection) in NATIVE.iter().filter(|(group, _)| !only_asks && (named(group) || all)) {
         let mut programs = cargo(workspace);

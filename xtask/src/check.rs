@@ -22,6 +22,7 @@ mod small_image;
 mod spelling;
 mod subjects;
 mod switch;
+mod test_targets;
 mod testable;
 mod text;
 mod udp_only;
@@ -29,6 +30,7 @@ mod unsafety;
 
 use std::time::Instant;
 
+pub use self::docs::as_rustdoc;
 use crate::Verdict;
 use crate::error::Error;
 use crate::workspace::Workspace;
@@ -41,6 +43,7 @@ const CHECKS: &[Check] = &[
     unsafety::CHECK,
     switch::CHECK,
     testable::CHECK,
+    test_targets::CHECK,
     sizes::CHECK,
     text::CHECK,
     compliance::CHECK,

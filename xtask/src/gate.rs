@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 const PACKAGE: &str = "isola-benches";
 const PROGRAM: &str = "isola-gate";
 /// The images with counted paths.
-const NEEDED: [&str; 7] = ["costs", "echo", "kv", "programs", "regions", "supervisor", "web"];
+pub const NEEDED: [&str; 7] = ["costs", "echo", "kv", "programs", "regions", "supervisor", "web"];
 /// The variable with the folder of images.
 const IMAGES: &str = "ISOLA_IMAGES";
 

@@ -1,15 +1,21 @@
 //! `cargo xtask images`: builds every image, including those for tests.
 //!
 //! The alias `cargo images` (in `.cargo/config.toml`) builds the images that a user can start, without xtask.
+//!
+//! Images that users start, and those whose instructions are counted, are optimised as a whole. The others are images of
+//! tests: a link with LTO over all crates would take half of the time of all builds, for speed that no test measures
+//! ([decision 0112](../../docs/decisions/0112-time-of-the-tests.md)).
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::{Path, PathBuf};
 
-use crate::Verdict;
+use cargo_metadata::Package;
+
 use crate::cargo::{cargo, succeeds};
-use crate::check;
 use crate::error::Error;
-use crate::workspace::{Image, Workspace};
+use crate::workspace::{Image, ImageKind, Workspace};
+use crate::{Verdict, check, gate};
 
 /// The command-line arguments: none.
 #[derive(clap::Args)]
@@ -17,9 +23,7 @@ pub struct Args {}
 
 /// Builds the images, prints their sizes and paths, and checks them.
 pub fn run(_: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
-    let images = build(workspace, |_| true)?;
-    build_hosted(workspace, &[])?;
-    for image in images {
+    for image in build_for_tests(workspace)? {
         let meta =
             fs::metadata(&image.path).map_err(|source| Error::Read { path: image.path.clone(), source })?;
         println!("{:>9}  {}", format!("{} KiB", meta.len().div_ceil(1024)), workspace.relative(&image.path));
@@ -43,16 +47,72 @@ pub fn build(workspace: &Workspace, wanted: impl Fn(&str) -> bool) -> Result<Vec
     if images.is_empty() || succeeds(&mut command)? { Ok(images) } else { Err(Error::ImagesNotBuilt) }
 }
 
-/// For [`build_hosted`]: leaves out LTO over all crates, most of the time of the build. As in `tests/src/images.rs`.
-pub const WITHOUT_LTO: &str = "--config=profile.hosted.lto=false";
+/// The profile of programs and images for tests alone: optimised, without LTO over all crates.
+const FOR_TESTS: &str = "quick";
+
+/// Returns the folder with all images as the machine tests use them; its folder `hosted` has the applications as Linux
+/// processes. The files are links to those that cargo builds.
+pub fn folder_for_tests(workspace: &Workspace) -> PathBuf {
+    workspace.metadata().target_directory.join("images-for-tests").into_std_path_buf()
+}
+
+/// Builds all images and hosted applications in [`folder_for_tests`], and returns the images.
+///
+/// # Errors
+/// [`Error::ImagesNotBuilt`] if cargo fails; cargo has printed the cause. [`Error::Write`].
+pub fn build_for_tests(workspace: &Workspace) -> Result<Vec<Image>, Error> {
+    let folder = folder_for_tests(workspace);
+    let built_quickly = workspace.metadata().target_directory.join(FOR_TESTS).into_std_path_buf();
+    let is_whole = |image: &Image| image.kind != ImageKind::Test || gate::NEEDED.contains(&&*image.name);
+    let (whole, quick): (Vec<Image>, Vec<Image>) = workspace.images().into_iter().partition(is_whole);
+    let mut images = build(workspace, |name| whole.iter().any(|image| image.name == name))?;
+    build_quickly(workspace, &selection(&quick))?;
+    images.extend(quick.into_iter().map(|image| Image { path: built_quickly.join(&image.name), ..image }));
+    for image in &mut images {
+        image.path = link(&image.path, &folder)?;
+    }
+    // After the images: a package with both has one name for them.
+    let members = workspace.members();
+    let hosted: Vec<&Package> = members.into_iter().filter(|package| is_hosted(package)).collect();
+    let packages = hosted.iter().map(|package| format!("--package={}", package.name));
+    build_quickly(workspace, &packages.chain(["--bins".into(), "--features=hosted".into()]).collect::<Vec<_>>())?;
+    for target in hosted.iter().flat_map(|package| &package.targets).filter(|target| target.is_bin()) {
+        link(&built_quickly.join(&target.name), &folder.join("hosted"))?;
+    }
+    images.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(images)
+}
+
+/// Returns whether a package has a program that also runs as a Linux process.
+fn is_hosted(package: &Package) -> bool {
+    package.features.contains_key("hosted") && package.targets.iter().any(|target| target.is_bin())
+}
+
+fn build_quickly(workspace: &Workspace, arguments: &[String]) -> Result<(), Error> {
+    let mut command = cargo(workspace);
+    command.args(["build", "--quiet", "--profile", FOR_TESTS]).args(arguments);
+    if succeeds(&mut command)? { Ok(()) } else { Err(Error::ImagesNotBuilt) }
+}
+
+/// Makes a link to `file` in `folder` in place of an earlier one, and returns its path.
+fn link(file: &Path, folder: &Path) -> Result<PathBuf, Error> {
+    let path = folder.join(file.file_name().unwrap_or_default());
+    let broken = |source| Error::Write { path: path.clone(), source };
+    fs::create_dir_all(folder).map_err(broken)?;
+    if path.exists() {
+        fs::remove_file(&path).map_err(broken)?;
+    }
+    fs::hard_link(file, &path).map_err(broken)?;
+    Ok(path)
+}
 
 /// Builds the applications as Linux processes, as `cargo hosted` does, and those for tests and figures.
 ///
 /// # Errors
 /// [`Error::ImagesNotBuilt`] if cargo fails; cargo has printed the cause.
-pub fn build_hosted(workspace: &Workspace, arguments: &[&str]) -> Result<(), Error> {
+pub fn build_hosted(workspace: &Workspace) -> Result<(), Error> {
     let others = ["--package=isola-conformance-image", "--package=isola-costs", "--package=isola-own-ebbs"];
-    let built = succeeds(cargo(workspace).args(["hosted", "--quiet"]).args(arguments).args(others))?;
+    let built = succeeds(cargo(workspace).args(["hosted", "--quiet"]).args(others))?;
     if built { Ok(()) } else { Err(Error::ImagesNotBuilt) }
 }
 

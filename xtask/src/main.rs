@@ -89,6 +89,9 @@ pub enum Verdict {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = check::as_rustdoc() {
+        return code;
+    }
     let cli = Cli::parse();
     match Workspace::open().and_then(|workspace| cli.verb.run(&workspace)) {
         Ok(Verdict::Passed) => ExitCode::SUCCESS,

@@ -12,6 +12,7 @@
 //! `N passed, N failed`, with `, N skipped` if tests were skipped.
 
 mod host;
+mod programs;
 mod tally;
 
 use std::io::{BufRead, BufReader};
@@ -25,7 +26,7 @@ use isola_need::{LONG, Need, SKIPPED, skipped_tests};
 use self::tally::Tally;
 use crate::cargo::{cargo, name, succeeds};
 use crate::error::Error;
-use crate::workspace::{Image, Workspace};
+use crate::workspace::Workspace;
 use crate::{Verdict, check, gate, images};
 
 /// The package of the tests that need a machine.
@@ -160,9 +161,10 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
 }
 
 fn run_host(run: &Run<'_>) -> Result<Tally, Error> {
-    let mut command = cargo(run.workspace);
-    command.args(["test", "--workspace", "--no-fail-fast", "--exclude", MACHINE_TESTS]);
-    run.follow(&mut command)
+    let arguments = ["test", "--workspace", "--no-fail-fast", "--exclude", MACHINE_TESTS];
+    let mut sum = run.programs(cargo(run.workspace).args(arguments), &[])?;
+    sum.add(run.follow(cargo(run.workspace).args(arguments).arg("--doc"))?);
+    Ok(sum)
 }
 
 /// Runs the models, which are beside the code that they model. Other tests cannot run under loom, whose types work only
@@ -210,18 +212,16 @@ fn run_machine(run: &Run<'_>) -> Result<Tally, Error> {
         println!("the tree has no {MACHINE_TESTS} yet");
         return Ok(Tally::default());
     }
-    let images: Vec<Image> = images::build(workspace, |_| true)?;
-    images::build_hosted(workspace, &[images::WITHOUT_LTO])?;
-    println!("{} images", images.len());
+    println!("{} images", images::build_for_tests(workspace)?.len());
     // With debug assertions, and as the tests of the host tool built it: a release build takes minutes.
     if !succeeds(cargo(workspace).args(["build", "--quiet", "--package", HOST_TOOL]))? {
         return Ok(Tally::broken("the host tool does not build".into()));
     }
-    let mut command = cargo(workspace);
-    command.args(["test", "--no-fail-fast", "--package", MACHINE_TESTS]);
-    command.env(IMAGES, workspace.image_folder());
-    command.env(COMMAND, workspace.metadata().target_directory.join("debug/isola"));
-    run.follow(&mut command)
+    let environment = [
+        (IMAGES, images::folder_for_tests(workspace)),
+        (COMMAND, workspace.metadata().target_directory.join("debug/isola").into_std_path_buf()),
+    ];
+    run.programs(cargo(workspace).args(["test", "--package", MACHINE_TESTS]), &environment)
 }
 
 impl Run<'_> {
@@ -230,36 +230,60 @@ impl Run<'_> {
         self.workspace.metadata().target_directory.join("skipped-tests").into_std_path_buf()
     }
 
-    /// Runs `command`, a `cargo test`, prints its output and counts its tests.
+    /// Builds the programs of `command`, a `cargo test`, runs them with these variables added to their environment, and
+    /// counts their tests.
+    fn programs(&self, command: &mut Command, environment: &[(&str, PathBuf)]) -> Result<Tally, Error> {
+        let Some(programs) = programs::build(self.workspace, command)? else {
+            return Ok(Tally::broken("the tests do not compile; cargo says why above".into()));
+        };
+        let mut environment = [environment, &[(SKIPPED, self.skipped())]].concat();
+        if self.long {
+            environment.push((LONG, "1".into()));
+        }
+        self.counted(|| Ok(programs::run(programs, &environment)))
+    }
+
+    /// Runs `command`, a `cargo test` or a program with such output, prints its output and counts its tests.
     fn follow(&self, command: &mut Command) -> Result<Tally, Error> {
-        let program = name(command);
-        let broken = |source| Error::Start { program: program.clone(), source };
-        let skipped = self.skipped();
-        // Removes the file of an earlier run. If that fails, its tests count as skipped, which the sum shows.
-        let _ = std::fs::remove_file(&skipped);
-        command.env(SKIPPED, &skipped);
+        command.env(SKIPPED, self.skipped());
         if self.long {
             command.env(LONG, "1");
         }
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(broken)?;
-        let mut tally = Tally::default();
-        if let Some(stdout) = child.stdout.take() {
-            let mut lines = BufReader::new(stdout);
-            let mut line = Vec::new();
-            // A test may print invalid UTF-8, so the output is read as bytes.
-            while lines.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-                let text = String::from_utf8_lossy(&line);
-                print!("{text}");
-                tally.take(text.trim_end());
-                line.clear();
-            }
-        }
-        let status = child.wait().map_err(broken)?;
-        if !status.success() && tally.failed == 0 {
-            let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
-            tally.add(Tally::broken(format!("cargo {} ended with {status}", arguments.join(" "))));
-        }
+        self.counted(|| follow(command))
+    }
+
+    /// Runs tests, and moves those that report in [`Run::skipped`] that they were skipped from those that passed.
+    fn counted(&self, tests: impl FnOnce() -> Result<Tally, Error>) -> Result<Tally, Error> {
+        let skipped = self.skipped();
+        // Removes the file of an earlier run. If that fails, its tests count as skipped, which the sum shows.
+        let _ = std::fs::remove_file(&skipped);
+        let mut tally = tests()?;
         tally.skip(skipped_tests(&skipped).map_err(|source| Error::Read { path: skipped, source })?);
         Ok(tally)
     }
+}
+
+/// Runs `command` to its end, prints its output and counts its tests.
+fn follow(command: &mut Command) -> Result<Tally, Error> {
+    let program = name(command);
+    let broken = |source| Error::Start { program: program.clone(), source };
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(broken)?;
+    let mut tally = Tally::default();
+    if let Some(stdout) = child.stdout.take() {
+        let mut lines = BufReader::new(stdout);
+        let mut line = Vec::new();
+        // A test may print invalid UTF-8, so the output is read as bytes.
+        while lines.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+            let text = String::from_utf8_lossy(&line);
+            print!("{text}");
+            tally.take(text.trim_end());
+            line.clear();
+        }
+    }
+    let status = child.wait().map_err(broken)?;
+    if !status.success() && tally.failed == 0 {
+        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
+        tally.add(Tally::broken(format!("cargo {} ended with {status}", arguments.join(" "))));
+    }
+    Ok(tally)
 }

@@ -65,14 +65,12 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
     for (package, folder) in members.iter().zip(&folders) {
         let Some(library) = package.targets.iter().find(|target| is_library(target)) else { continue };
         let mut has_tests = false;
-        if library.test {
-            for path in &sources {
-                if owner(&workspace.relative(path), &folders) == Some(folder)
-                    && contains_test(source::tokens(path)?)
-                {
-                    has_tests = true;
-                    break;
-                }
+        for path in &sources {
+            let relative = workspace.relative(path);
+            let runs = library.test || !is_within(&relative, &format!("{folder}/src"));
+            if runs && owner(&relative, &folders) == Some(folder) && contains_test(source::tokens(path)?) {
+                has_tests = true;
+                break;
             }
         }
         let fault = judge_tests(has_tests, reason_for_no_tests(package));
@@ -131,7 +129,7 @@ fn is_within(path: &str, folder: &str) -> bool {
     path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-fn is_library(target: &cargo_metadata::Target) -> bool {
+pub fn is_library(target: &cargo_metadata::Target) -> bool {
     target.is_lib() || target.is_rlib() || target.is_proc_macro()
 }
 
@@ -158,7 +156,7 @@ fn judge_tests(has_tests: bool, reason: Option<&str>) -> Option<&'static str> {
 }
 
 /// Returns whether `tokens` contain `#[test]`, at any depth.
-fn contains_test(tokens: TokenStream) -> bool {
+pub fn contains_test(tokens: TokenStream) -> bool {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     let is_test = |pair: &[TokenTree]| match pair {
         [TokenTree::Punct(hash), TokenTree::Group(attribute)] => {
