@@ -58,4 +58,4 @@ pub mod volume;
 
 /// The version of all formats in this crate. Supervisor, cell images and host tool of one build have the same version;
 /// each refuses other versions with an error.
-pub const VERSION: u32 = 21;
+pub const VERSION: u32 = 22;

@@ -1,7 +1,7 @@
 //! The kinds of queries, and the records of their answers, encoded by postcard.
 
 use super::records::whole;
-use super::{ProcessUsage, ProfileSpec, RecordError, TraceSpec};
+use super::{MemoryPart, ProcessUsage, ProfileSpec, RecordError, TraceSpec};
 use crate::grid::{
     ActivityRule, Entitlement, GridChange, MemoryBudget, PolicyKind, Rate, Resource, RuleChange,
 };
@@ -57,6 +57,8 @@ pub enum Query {
         /// The maximum number of processes: those that have used most time.
         most: u32,
     },
+    /// The account of the cell's memory, answered by [`AnswerRecord::MemoryParts`].
+    MemoryParts,
 }
 
 /// A selection of frames or connections: all given fields must match.
@@ -132,6 +134,8 @@ pub enum AnswerRecord {
     },
     /// A process.
     Process(Box<ProcessUsage>),
+    /// All parts of the memory that the cell manages.
+    MemoryParts(Vec<MemoryPart>),
 }
 
 /// The name of a counter.

@@ -20,12 +20,14 @@
 //! |---|---|
 //! | this | queries, and the ring of answers |
 //! | `facts` | the kinds of queries, and the records of their answers |
+//! | `memory` | the records about memory |
 //! | `processes` | the records about processes |
 //! | `trace` | the records of a trace |
 //! | `profile` | the records of a profile |
 //! | `records` | extraction of records from a cell's untrusted bytes |
 
 mod facts;
+mod memory;
 mod processes;
 mod profile;
 mod records;
@@ -36,6 +38,7 @@ pub use facts::{
     Direction, FrameFilter, FrameHead, GridClient, GridEntitlement, GridSettings, MemoryUse, PartialSum,
     Query,
 };
+pub use memory::{MemoryKind, MemoryPart};
 pub use processes::{MAX_COMMAND, ProcessState, ProcessUsage};
 pub use profile::{MAX_SAMPLE_DEPTH, ProfileRecord, ProfileSpec, SampleAccount, SampleBatch, StackSample};
 pub use records::{RecordError, Records};

@@ -7,6 +7,7 @@
 #![no_main]
 
 mod cell;
+mod memory;
 mod network;
 mod root;
 mod sessions;
@@ -60,10 +61,13 @@ async fn main(arguments: Arguments) -> ExitCode {
         let kept = isola::memory_total() / 16;
         isola::memory_free().saturating_sub(kept) as u64 / 4096
     });
+    let budget = Arc::new(budget);
+    memory::account_for(&budget, root.volumes());
+    let holders = memory::give_back(root.volumes());
     let system = System::new(
         user_mode,
         Arc::new(CellEnvironment),
-        Arc::new(budget),
+        budget,
         root.namespace.clone(),
         options.traces,
     );
@@ -98,7 +102,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         }
     }
     // With its working directories and open files, which belong to volumes.
-    drop((system, console));
+    drop((system, console, holders));
     root.close().await;
     code
 }

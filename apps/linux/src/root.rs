@@ -120,6 +120,11 @@ fn files_in_memory(permissions: u32) -> TmpFsOptions {
 }
 
 impl Root {
+    /// Returns the file systems of the volumes.
+    pub fn volumes(&self) -> &[Arc<VolumeFs>] {
+        &self.on_volumes
+    }
+
     /// Makes the changes of all volumes permanent and unmounts them, when the processes have ended. Files that they had open,
     /// or that a copy of the host tool reads, are closed.
     pub async fn close(self) {

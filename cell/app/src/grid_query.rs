@@ -1,5 +1,6 @@
 //! Answers to the host tool's queries about the resource grid and the activities.
 
+use crate::memory_account;
 use crate::processes;
 use crate::session;
 use crate::storage::disk_report;
@@ -39,6 +40,7 @@ pub(crate) fn answer(answer: Answer, query: Query) {
         Query::Grid => Ok(()),
         Query::Activities { most } => return answer_activities(answer, most as usize),
         Query::Processes { most } => return processes::answer(answer, most),
+        Query::MemoryParts => return memory_account::answer(answer),
         Query::OpenSession(key) => return session::answer(answer, key),
         // The network answers these, or they come on another line.
         Query::Counters

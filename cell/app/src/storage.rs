@@ -48,7 +48,10 @@ const MOST_VACATED: usize = 64;
 static DEVICES: Ebb<Devices> = Ebb::new();
 
 #[derive(Default)]
-struct Devices(RefCell<Vec<BlockDevice>>);
+struct Devices {
+    devices: RefCell<Vec<BlockDevice>>,
+    caches: RefCell<Vec<BlockCache>>,
+}
 
 impl Representative for Devices {
     fn create() -> Self {
@@ -142,13 +145,14 @@ async fn mount_one(port: VolumePort, capacity: usize) -> Result<MountedVolume, M
     let failed = |reason| MountError { path: path.clone(), reason };
     let settings = BlockSettings { resource: Some(DISK), ..BlockSettings::default() };
     let device = BlockDevice::start(port, settings).map_err(|_| failed(MountFailure::Device))?;
-    DEVICES.0.borrow_mut().push(device.clone());
+    DEVICES.devices.borrow_mut().push(device.clone());
     let settings = CacheSettings { capacity, dirty: capacity / 4, seed: platform().entropy() };
     let cache = BlockCache::new(device, settings).map_err(|error| failed(MountFailure::Block(error)))?;
     let mount_access = match access {
         VolumeAccess::ReadWrite => Access::ReadWrite,
         VolumeAccess::ReadOnly => Access::ReadOnly,
     };
+    DEVICES.caches.borrow_mut().push(cache.clone());
     let volume = Volume::mount(cache.clone(), mount_access)
         .await
         .map_err(|error| failed(MountFailure::File(error)))?;
@@ -220,8 +224,13 @@ impl fmt::Debug for Volumes {
     }
 }
 
+/// Returns the memory of the cached blocks of the calling core's devices, in bytes.
+pub(crate) fn cached_bytes() -> usize {
+    DEVICES.caches.borrow().iter().map(BlockCache::memory_bytes).sum()
+}
+
 /// Returns the clients of the calling core's devices, by activity.
 pub(crate) fn disk_report() -> Vec<GridClient> {
-    let devices = DEVICES.0.borrow();
+    let devices = DEVICES.devices.borrow();
     merged(devices.iter().flat_map(|device| device.grid_report(Resource::Disk, current_core().0)))
 }

@@ -16,6 +16,7 @@ use isola_ebbs::{current_core, cycles};
 use isola_machine::apic::local;
 use isola_machine::cell::suspended;
 use isola_machine::device::DeviceRegisters;
+use isola_machine::user::table_bytes;
 use isola_machine::{cell, cpu, interrupts, power};
 use isola_platform::block::VolumePort;
 use isola_platform::network::NetworkPort;
@@ -181,6 +182,14 @@ impl Platform for Bare {
 
     fn memory_free(&self) -> usize {
         pool::free_bytes()
+    }
+
+    fn memory_by_use(&self) -> Option<PlatformMemory> {
+        Some(PlatformMemory {
+            receive_buffers: network::receive_buffer_bytes(),
+            program_tables: table_bytes(),
+            ..pool::by_use()
+        })
     }
 
     fn memory_demand(&self) -> MemoryDemand {

@@ -15,6 +15,7 @@ use isola_machine::region_area::clear;
 use isola_memory::pages::{CompactionWindow, WindowUse};
 use isola_memory::regions::Account;
 use isola_memory::{Heap, Pages, ThisCore};
+use isola_platform::PlatformMemory;
 
 pub(crate) static HEAP: Heap = Heap::new(ThisCore);
 
@@ -142,6 +143,22 @@ pub(crate) fn empty_cache() {
 pub(crate) fn live_bytes() -> usize {
     let heap = HEAP.statistics();
     heap.pages.used_bytes.saturating_sub(heap.span_bytes.saturating_sub(heap.object_bytes))
+}
+
+/// Returns the memory by the uses that the heap knows. Takes the lock of each central list in turn.
+pub(crate) fn by_use() -> PlatformMemory {
+    let heap = HEAP.statistics();
+    let (total, used) = (heap.pages.total_bytes, heap.pages.used_bytes);
+    let records = HEAP.pages().record_bytes();
+    let of_heap = heap.span_bytes + heap.large_bytes + heap.virtual_bytes;
+    PlatformMemory {
+        total,
+        free: total.saturating_sub(used),
+        records,
+        unused_objects: heap.span_bytes.saturating_sub(heap.object_bytes),
+        regions: used.saturating_sub(records + of_heap),
+        ..PlatformMemory::default()
+    }
 }
 
 /// Returns the page allocator, from which regions are filled.

@@ -6,7 +6,7 @@
 //! - [`network::NetworkQueue`]: a queue pair of a network device.
 //! - [`block::BlockQueue`]: a queue of a block device.
 //! - [`Clock`] and [`Instant`]: time, derived from the cycle counter.
-//! - [`MemoryDemand`]: memory that the platform wants back.
+//! - [`MemoryDemand`]: memory that the platform wants back. [`PlatformMemory`]: the memory by use.
 //! - [`CoreIndex`]: a core of this cell.
 //!
 //! A core gets its platform once, when it enters its cell; `isola-ebbs` stores it in the core's block.
@@ -27,6 +27,6 @@ mod sampler;
 pub use clock::{Clock, Instant};
 pub use core_set::{CoreIndex, CoreSet};
 pub use links::{LinkPort, PeerWords};
-pub use memory::MemoryDemand;
+pub use memory::{MemoryDemand, PlatformMemory};
 pub use platform::{OtherVectors, PendingVectors, Platform, ResumeOutcome};
 pub use sampler::{NoSampleMemory, SampleCounts, Sampler};

@@ -2,7 +2,7 @@
 
 use crate::block::VolumePort;
 use crate::network::NetworkPort;
-use crate::{Clock, CoreIndex, CoreSet, LinkPort, MemoryDemand, Sampler};
+use crate::{Clock, CoreIndex, CoreSet, LinkPort, MemoryDemand, PlatformMemory, Sampler};
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use isola_abi::core_slots::{CoreSlots, Order};
@@ -179,6 +179,11 @@ pub trait Platform: Sync {
 
     /// Returns the cell's free memory, in bytes. Costs a few loads.
     fn memory_free(&self) -> usize;
+
+    /// Returns the memory by use; `None` if the cell has no memory of its own. Takes the lock of each list of the heap in turn.
+    fn memory_by_use(&self) -> Option<PlatformMemory> {
+        None
+    }
 
     /// Returns the memory that the platform wants back: what is still missing, while the cell frees some. After a new
     /// demand it sets [`RECLAIM`](isola_abi::report::RECLAIM) in the report.

@@ -2,7 +2,7 @@
 
 use super::cores::cores_text;
 use super::failure::REFUSED;
-use super::{Context, Failure, complete, network, processes, show, standalone};
+use super::{Context, Failure, complete, memory_parts, network, processes, show, standalone};
 use crate::cellctl::look_up;
 use crate::client::Client;
 use crate::hosted_cells;
@@ -29,7 +29,8 @@ use std::process::ExitCode;
 #[command(after_help = "\
 The supervisor reads most of it from memory that the cell writes as it runs. The network's counters need a \
 query: each core of the cell with connections answers between two events. A cell with Linux programs lists its processes: \
-those of the most processor time, up to 100. Only counters that are not 0 are shown; -o json \
+those of the most processor time, up to 100. A cell reports the uses of its memory; cached memory is freed when the cell runs \
+short. Only counters that are not 0 are shown; -o json \
 has all. Cycles are those of the time-stamp counter.
 
 Examples:
@@ -85,7 +86,7 @@ fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, 
     if let Some(mut client) = hosted_cells::find(&context.root, name)? {
         let view = serde_json::to_value(HostedView::running(name))?;
         let text = format!("{:<12}{name}\n{:<12}running, in a Linux process\n", "cell", "state");
-        return ask(&mut client, arguments, name, (view, text));
+        return ask(&mut client, arguments, name, None, (view, text));
     }
     let locked = LockedMachine::take_supervised(&context.root, &context.dir())?;
     let mut client = locked.client()?;
@@ -105,7 +106,7 @@ fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, 
     if !is_running(&cell) {
         return if arguments.connections { Err(refused(&cell)) } else { shown(&cell) };
     }
-    match ask(&mut client, arguments, name, shown(&cell)?) {
+    match ask(&mut client, arguments, name, Some(cell.memory.0), shown(&cell)?) {
         // The cell may have ended meanwhile: then show its last state.
         Err(failure) => match look_up(&locked, &mut client, name)? {
             cell if is_running(&cell) => Err(failure),
@@ -121,6 +122,7 @@ fn ask(
     client: &mut Client,
     arguments: &Arguments,
     name: &str,
+    total_bytes: Option<u64>,
     (mut view, mut text): (Value, String),
 ) -> Result<(Value, String), Failure> {
     if arguments.connections {
@@ -135,6 +137,7 @@ fn ask(
         network::add_counters(&mut view, &answer);
         text.push_str(&network::counters_text(&answer));
         processes::add_processes(client, name, &mut view, &mut text)?;
+        memory_parts::add_memory_parts(client, name, total_bytes, &mut view, &mut text)?;
     }
     Ok((view, text))
 }

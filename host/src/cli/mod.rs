@@ -23,6 +23,7 @@ mod image;
 mod inspect;
 mod interrupt;
 mod logs;
+mod memory_parts;
 mod metrics;
 mod network;
 mod port;

@@ -17,7 +17,7 @@ use crate::client::{Client, ClientError};
 use isola_abi::grid::ActivityRule;
 use isola_abi::query::{
     ActivityUsage, AnswerRecord, Connection, CounterName, GridClient, GridEntitlement, GridSettings, Line,
-    MemoryUse, ProcessUsage, Query, QueryState, RecordError, Records,
+    MemoryPart, MemoryUse, ProcessUsage, Query, QueryState, RecordError, Records,
 };
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -84,6 +84,8 @@ pub struct QueryAnswer {
     pub processes: Vec<ProcessUsage>,
     /// The number of all processes; `None` if the query did not ask for them.
     pub process_count: Option<u64>,
+    /// The parts of the cell's memory.
+    pub memory_parts: Vec<MemoryPart>,
     /// The extent of the answer.
     pub extent: Extent,
 }
@@ -193,6 +195,7 @@ struct PartialAnswer {
     session_port: Option<u16>,
     processes: Vec<ProcessUsage>,
     process_count: Option<u64>,
+    memory_parts: Vec<MemoryPart>,
     refused: Option<String>,
     taken: usize,
 }
@@ -225,6 +228,7 @@ impl PartialAnswer {
             AnswerRecord::Refused(reason) => self.refused = Some(reason),
             AnswerRecord::Processes { count } => self.process_count = Some(count),
             AnswerRecord::Process(process) => self.processes.push(*process),
+            AnswerRecord::MemoryParts(parts) => self.memory_parts = parts,
             AnswerRecord::SessionPort(port) => self.session_port = Some(port),
             AnswerRecord::Done { core: _, connections, half_open, time_wait } => {
                 self.done = self.done.saturating_add(1);
@@ -267,6 +271,7 @@ impl PartialAnswer {
             session_port: self.session_port,
             processes: self.processes,
             process_count: self.process_count,
+            memory_parts: self.memory_parts,
             extent,
         })
     }

@@ -114,7 +114,7 @@ pub use terminal::{
     changes_terminal,
 };
 pub use timerfd::{AlarmKey, AlarmService, Timer};
-pub use tmpfs::{TmpFs, TmpFsOptions};
+pub use tmpfs::{TmpFs, TmpFsOptions, pages_in_memory};
 pub use volume::{VolumeChanges, VolumeFs};
 pub use walk::{Caller, LastLink, View};
 pub use watch::{MOST_INSTANCES as MOST_INOTIFY_INSTANCES, MOST_WATCHES as MOST_INOTIFY_WATCHES};

@@ -88,6 +88,14 @@ static EMPTY_TABLES: Mutex<Vec<OwnedTable>> = Mutex::new(Vec::new());
 /// The most free tables that are kept: those of two small processes. The memory around a table cannot be given back.
 const MAX_EMPTY_TABLES: usize = 16;
 
+/// The number of tables that have memory.
+static TABLES: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the bytes of the page tables of all programs, unused ones that are kept included.
+pub fn table_bytes() -> usize {
+    TABLES.load(Ordering::Relaxed) * size_of::<Table>()
+}
+
 impl RemovedTables {
     /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
@@ -114,7 +122,9 @@ impl OwnedTable {
             return Some(table);
         }
         // SAFETY: the size is not zero; zero bytes are a value of the type.
-        NonNull::new(unsafe { alloc_zeroed(Layout::new::<Table>()) }.cast()).map(Self)
+        let table = NonNull::new(unsafe { alloc_zeroed(Layout::new::<Table>()) }.cast())?;
+        TABLES.fetch_add(1, Ordering::Relaxed);
+        Some(Self(table))
     }
 
     /// Keeps an empty table for another use, or frees it.
@@ -134,6 +144,7 @@ impl OwnedTable {
 
 impl Drop for OwnedTable {
     fn drop(&mut self) {
+        TABLES.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: allocated with this layout; by the contract of `RemovedTables` no processor uses it.
         unsafe { dealloc(self.0.as_ptr().cast(), Layout::new::<Table>()) };
     }

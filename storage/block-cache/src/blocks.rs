@@ -200,7 +200,20 @@ impl Blocks {
         let Some(block) = self.blocks.remove(&number) else { return };
         self.dirty.remove(&number);
         if let Some(account) = self.accounts.get_mut(block.owner) {
-            account.clock.retain(|other| *other != number);
+            // A block that leaves is mostly one that came a short time ago.
+            if let Some(position) = account.clock.iter().rposition(|other| *other == number) {
+                account.clock.remove(position);
+            }
+        }
+    }
+
+    /// Removes those of the blocks from `first` on, before `end`, that the device has as well.
+    pub fn forget(&mut self, first: u64, end: u64) {
+        for number in first..end {
+            let Some(block) = self.blocks.get(&number) else { continue };
+            if block.data.is_some() && !block.is_writing && !self.dirty.contains(&number) {
+                self.remove(number);
+            }
         }
     }
 

@@ -27,6 +27,9 @@ const MOST_RUN: usize = 128;
 /// The fewest blocks of a cache, and of a hard budget: an access must find room.
 const FEWEST: usize = 64;
 
+/// The memory of a block in bytes: the next size of the heap's objects, as a buffer has a count of its references.
+const BLOCK_MEMORY: usize = BLOCK_LEN / 4 * 5;
+
 /// The sectors of a block.
 const SECTORS: u64 = BLOCK_LEN as u64 / SECTOR_LEN as u64;
 
@@ -137,6 +140,11 @@ impl BlockCache {
         (blocks.len() * BLOCK_LEN, blocks.dirty_len() * BLOCK_LEN)
     }
 
+    /// Returns the memory of all blocks in bytes, with what the heap adds to each.
+    pub fn memory_bytes(&self) -> usize {
+        self.shared.blocks.borrow().len() * BLOCK_MEMORY
+    }
+
     /// Returns a view of a block. It keeps its contents when the block is changed or evicted.
     ///
     /// # Errors
@@ -215,6 +223,14 @@ impl BlockCache {
             return 0;
         }
         self.shared.blocks.borrow_mut().append_views(at, len, current_activity(), into)
+    }
+
+    /// Removes the blocks of a part of the device that are clean, for a caller that keeps their contents itself.
+    pub fn forget(&self, at: u64, len: usize) {
+        if self.check(at, len).is_ok() {
+            let end = (at + len as u64).div_ceil(BLOCK_LEN as u64);
+            self.shared.blocks.borrow_mut().forget(at / BLOCK_LEN as u64, end);
+        }
     }
 
     /// Writes `from` at position `at`, into the cache.

@@ -47,6 +47,15 @@ pub(crate) struct KnownFile {
     pub map: ExtentMap,
 }
 
+/// What becomes of cached blocks after a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retention {
+    /// They stay in the cache for later reads.
+    Keep,
+    /// They leave it.
+    Forget,
+}
+
 /// The outcome of a direct read.
 pub(crate) enum DirectRead {
     Done(Chain),
@@ -163,7 +172,11 @@ fn append_zeros(len: usize, into: &mut Chain) -> usize {
 }
 
 /// Reads pieces; their requests are in the device at the same time.
-pub(crate) async fn read_pieces(cache: &BlockCache, pieces: Vec<Piece>) -> Result<Chain, FileError> {
+pub(crate) async fn read_pieces(
+    cache: &BlockCache,
+    pieces: Vec<Piece>,
+    retention: Retention,
+) -> Result<Chain, FileError> {
     let requests = pieces.into_iter().flat_map(|piece| {
         (0..piece.len).step_by(REQUEST_LEN).map(move |skipped| Piece {
             len: REQUEST_LEN.min(piece.len - skipped),
@@ -172,7 +185,13 @@ pub(crate) async fn read_pieces(cache: &BlockCache, pieces: Vec<Piece>) -> Resul
     });
     let read = |Piece { len, at }: Piece| async move {
         match at {
-            Some(at) => Ok(cache.views(at, len).await?),
+            Some(at) => {
+                let views = cache.views(at, len).await?;
+                if retention == Retention::Forget {
+                    cache.forget(at, len);
+                }
+                Ok(views)
+            }
             None => {
                 let mut zeros = Chain::new();
                 append_zeros(len, &mut zeros);

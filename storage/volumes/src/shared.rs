@@ -1,5 +1,6 @@
 //! Handles of a volume and of its open files for the cell's other cores.
 
+use crate::direct::Retention;
 use crate::file_system::{Attributes, FileError, FileId, FileSystem};
 use crate::volume::{File, Volume};
 use alloc::collections::BTreeMap;
@@ -84,10 +85,27 @@ impl SharedFile {
     /// # Errors
     /// As [`File::read_chain`].
     pub async fn read_chain(&self, offset: u64, len: usize) -> Result<(Chain, u64), FileError> {
+        self.read_retaining(offset, len, Retention::Keep).await
+    }
+
+    /// Reads as [`File::read_once`] does.
+    ///
+    /// # Errors
+    /// As [`File::read_chain`].
+    pub async fn read_once(&self, offset: u64, len: usize) -> Result<Chain, FileError> {
+        self.read_retaining(offset, len, Retention::Forget).await.map(|(read, _)| read)
+    }
+
+    async fn read_retaining(
+        &self,
+        offset: u64,
+        len: usize,
+        retention: Retention,
+    ) -> Result<(Chain, u64), FileError> {
         let id = self.handle.id;
         let read = move || async move {
             let file = SHARED.files.borrow().get(&id).cloned().ok_or(FileError::Unmounted)?;
-            let read = file.read_chain(offset, len).await?;
+            let read = file.read_retaining(offset, len, retention).await?;
             Ok((read, file.version()))
         };
         if self.handle.core == current_core() {

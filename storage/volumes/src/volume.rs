@@ -1,7 +1,7 @@
 //! A mounted file system on a fiber, and its files as futures.
 
 use crate::cache_disk::CachedDisk;
-use crate::direct::{DirectRead, MOST_MAPS, OpenFileState, Plan, TRIES, read_pieces};
+use crate::direct::{DirectRead, MOST_MAPS, OpenFileState, Plan, Retention, TRIES, read_pieces};
 use crate::ext4::{Access, Ext4, Services};
 use crate::file_system::{Entry, FileError, FileId, FileSystem, ListPosition, Metadata, Space};
 use crate::jobs::Jobs;
@@ -309,10 +309,27 @@ impl File {
     /// # Errors
     /// The errors of the disk.
     pub async fn read_chain(&self, offset: u64, len: usize) -> Result<Chain, FileError> {
+        self.read_retaining(offset, len, Retention::Keep).await
+    }
+
+    /// As [`Self::read_chain`], for a caller that keeps the contents itself: their blocks do not stay in the cache.
+    ///
+    /// # Errors
+    /// As [`Self::read_chain`].
+    pub async fn read_once(&self, offset: u64, len: usize) -> Result<Chain, FileError> {
+        self.read_retaining(offset, len, Retention::Forget).await
+    }
+
+    pub(crate) async fn read_retaining(
+        &self,
+        offset: u64,
+        len: usize,
+        retention: Retention,
+    ) -> Result<Chain, FileError> {
         let len = len.min(MOST_READ);
         if let Some(cache) = &self.volume.shared.cache {
             for _ in 0..TRIES {
-                match self.read_directly(cache, offset, len).await? {
+                match self.read_directly(cache, offset, len, retention).await? {
                     DirectRead::Done(read) => return Ok(read),
                     DirectRead::Changed => {}
                     DirectRead::Impossible => break,
@@ -328,6 +345,7 @@ impl File {
         cache: &BlockCache,
         offset: u64,
         len: usize,
+        retention: Retention,
     ) -> Result<DirectRead, FileError> {
         let (version, id) = (self.state.version(), self.id);
         let (mut read, mut maps) = (Chain::new(), 0);
@@ -335,7 +353,9 @@ impl File {
             let position = offset.saturating_add(read.len() as u64);
             let outcome = match self.state.plan(position, len - read.len()) {
                 Plan::Direct(pieces) if pieces.is_empty() => break,
-                Plan::Direct(pieces) => read_pieces(cache, pieces).await.map(|pieces| read.append(pieces)),
+                Plan::Direct(pieces) => {
+                    read_pieces(cache, pieces, retention).await.map(|pieces| read.append(pieces))
+                }
                 Plan::Unknown if maps < MOST_MAPS => {
                     maps += 1;
                     let learn = move |mounted: &mut Mounted| mounted.learn_extents(id, position);

@@ -21,6 +21,7 @@ use isola_platform::network::{
     FlowSpreading, NetworkPort, NetworkQueue, SPREADING_KEY_LEN, SPREADING_PARTS, SpreadingRefused,
 };
 use queue::BareQueue;
+pub(crate) use queue::receive_buffer_bytes;
 use sizes::{BUFFER_LEN, longest_mtu, merged_len, pairs_with_vectors, queue_size, wanted_pairs};
 use spin::Mutex;
 

@@ -5,7 +5,7 @@ use crate::state::AUTHORITY;
 use crate::{console, pool};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_drivers::net::{
     FeatureSupport, HEADER_LEN, NetDevice, NetQueue, Offload, ReceiveBuffer, ReceivedBuffer,
     ReceivedChecksum as DriverChecksum, SegmentKind,
@@ -84,6 +84,14 @@ fn offload(frame: &Frame) -> Offload {
     }
 }
 
+/// The bytes of the receive buffers that devices have. A received buffer is replaced by another one.
+static RECEIVE_BUFFER_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the bytes of the buffers that devices receive into.
+pub(crate) fn receive_buffer_bytes() -> usize {
+    RECEIVE_BUFFER_BYTES.load(Ordering::Relaxed)
+}
+
 pub(super) struct BareQueue {
     queue: NetQueue<ReceiveMemory, SentFrame>,
     /// The device, if all its queues share one interrupt line, which has to be acknowledged at the device.
@@ -96,6 +104,8 @@ pub(super) struct BareQueue {
     /// Whether the receive ring lacks a buffer whose memory could not be recycled. It gets a new one when the frame that
     /// keeps that memory has been processed, so that the new one is charged to the frame's activity.
     owes_buffer: bool,
+    /// Whether the device has got its buffers.
+    is_supplied: bool,
     /// Receive buffers that are published together: an eighth of the device's. The others suffice for the longest
     /// frame.
     published_together: u16,
@@ -122,6 +132,7 @@ impl BareQueue {
             buffer_len,
             recycled: RecycledBuffers::new(most_lent),
             owes_buffer: false,
+            is_supplied: false,
             published_together: (most_lent / 8).max(1),
             faulty: false,
             _device: device,
@@ -176,10 +187,16 @@ impl BareQueue {
     /// Fills the receive ring up to its intended number of buffers.
     pub(super) fn supply(&mut self) {
         self.owes_buffer = false;
+        let mut new = 0;
         while self.queue.receive_room() > self.spare {
             if self.fill(self.fresh()).is_err() {
                 return;
             }
+            new += 1;
+        }
+        if !core::mem::replace(&mut self.is_supplied, true) {
+            let bytes = new * (self.buffer_len + size_of::<usize>());
+            RECEIVE_BUFFER_BYTES.fetch_add(bytes, Ordering::Relaxed);
         }
         self.queue.flush();
     }

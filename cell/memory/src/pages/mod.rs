@@ -272,6 +272,11 @@ impl Pages {
         self.usage.statistics()
     }
 
+    /// Returns the bytes of the records of all pages, which are part of the memory in use.
+    pub fn record_bytes(&self) -> usize {
+        self.ranges.iter().filter(|range| range.pages() > 0).map(|range| range.record_pages() as usize * PAGE_SIZE).sum()
+    }
+
     /// Sets the obtainable memory, in bytes. It counts as free for the memory pressure.
     pub fn set_obtainable(&self, len_bytes: usize) {
         self.usage.set_obtainable(len_bytes / PAGE_SIZE);

@@ -14,6 +14,7 @@
 //! | [`event`] | the journal: `events` |
 //! | [`resize`] | results of `resize` |
 //! | [`stats`] | snapshots of cells: `stats` |
+//! | [`memory_part`] | the memory of cells by use: `inspect` |
 //! | [`process`] | processes of cells: `inspect` |
 //! | [`hosted`] | cells in Linux processes: `inspect` |
 
@@ -25,6 +26,7 @@ pub mod grid;
 pub mod hosted;
 pub mod latency;
 pub mod machine;
+pub mod memory_part;
 pub mod process;
 pub mod resize;
 pub mod stats;
@@ -43,6 +45,7 @@ pub use grid::{
 pub use hosted::HostedView;
 pub use latency::LatencyView;
 pub use machine::{MachineCoreView, MachineView};
+pub use memory_part::{MemoryPartView, kind_name};
 pub use process::ProcessView;
 pub use resize::ResizeView;
 pub use stats::{Answers, StatsView};

@@ -71,6 +71,14 @@ pub struct TmpFs {
     root: Arc<TmpInode>,
 }
 
+/// The pages of the files of all file systems in memory.
+static PAGES: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of pages that files in memory have, also those of memory files.
+pub fn pages_in_memory() -> u64 {
+    PAGES.load(Ordering::Relaxed)
+}
+
 /// The state that all inodes of a file system share.
 struct Shared {
     device: DeviceNumber,
@@ -90,11 +98,14 @@ impl Shared {
     }
 
     fn take_page(&self) -> Result<(), Errno> {
-        Self::take(&self.pages, self.options.most_pages)
+        Self::take(&self.pages, self.options.most_pages)?;
+        PAGES.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn free_pages(&self, count: u64) {
         self.pages.fetch_sub(count, Ordering::Relaxed);
+        PAGES.fetch_sub(count, Ordering::Relaxed);
     }
 }
 

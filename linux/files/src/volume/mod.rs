@@ -28,10 +28,11 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::future::poll_fn;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
-use isola_memory::frame::FRAME_SIZE;
+use isola_memory::frame::{FRAME_SIZE, Frame};
 use isola_volumes::{Attributes, FileError, FileId, SharedFile, SharedVolume};
 use pages::Pages;
 use spin::{Mutex, Once};
@@ -145,6 +146,31 @@ impl VolumeFs {
         self.shared.changes == VolumeChanges::Permitted
     }
 
+    /// Returns the number of pages in memory that the volume has as well, and of those that it does not have yet.
+    pub fn page_counts(&self) -> (u64, u64) {
+        let dirty = self.shared.dirty.load(Ordering::Relaxed);
+        (self.shared.pages.load(Ordering::Relaxed).saturating_sub(dirty), dirty)
+    }
+
+    /// Returns the number of pages that no mapping and no call uses, and that the volume has as well.
+    pub fn unused_pages(&self) -> u64 {
+        self.shared.all_inodes().iter().map(|inode| inode.pages.lock().unused_count()).sum()
+    }
+
+    /// Drops at least `least` of these pages, if there are so many, and returns their number.
+    pub fn drop_unused(&self, least: u64) -> u64 {
+        self.shared.drop_unused(least)
+    }
+
+    /// Drops those of these pages that are at addresses of a range.
+    pub fn drop_unused_at(&self, addresses: &Range<usize>) {
+        for inode in self.shared.all_inodes() {
+            let is_within = |frame: &Frame| addresses.contains(&frame.address().addr().get());
+            let dropped = inode.pages.lock().drop_unused_if(is_within);
+            self.shared.pages.fetch_sub(dropped.len() as u64, Ordering::Relaxed);
+        }
+    }
+
     /// Writes all changes and closes all files, so that the volume can be unmounted. Calls on files fail afterwards.
     ///
     /// # Errors
@@ -153,8 +179,7 @@ impl VolumeFs {
         let outcome =
             if self.shared.changes == VolumeChanges::Refused { Ok(()) } else { self.shared.sync().await };
         self.shared.is_closed.store(true, Ordering::Relaxed);
-        let all: Vec<_> = self.shared.inodes.lock().values().filter_map(Weak::upgrade).collect();
-        for inode in all {
+        for inode in self.shared.all_inodes() {
             let held = inode.file.hold().await;
             let file = held.get().take();
             drop(file);
@@ -265,14 +290,25 @@ impl Shared {
         if self.pages.fetch_add(count, Ordering::Relaxed) + count <= self.most_pages {
             return;
         }
-        let all: Vec<_> = self.inodes.lock().values().filter_map(Weak::upgrade).collect();
-        for inode in all {
-            if self.pages.load(Ordering::Relaxed) <= self.most_pages / 2 {
+        self.drop_unused(self.pages.load(Ordering::Relaxed).saturating_sub(self.most_pages / 2));
+    }
+
+    fn all_inodes(&self) -> Vec<Arc<VolumeInode>> {
+        self.inodes.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Drops the unused pages of one inode after another, until these are `least`. Returns their number.
+    fn drop_unused(&self, least: u64) -> u64 {
+        let mut count = 0;
+        for inode in self.all_inodes() {
+            if count >= least {
                 break;
             }
-            let dropped = inode.pages.lock().drop_unused();
+            let dropped = inode.pages.lock().drop_unused_if(|_| true);
             self.pages.fetch_sub(dropped.len() as u64, Ordering::Relaxed);
+            count += dropped.len() as u64;
         }
+        count
     }
 
     /// Makes all changes permanent.

@@ -42,10 +42,17 @@ impl Pages {
         self.frames.len() as u64
     }
 
-    /// Removes the pages that are in no mapping and no call, and not dirty.
-    pub fn drop_unused(&mut self) -> Vec<(u64, Frame)> {
+    /// Returns the number of pages that are in no mapping and no call, and not dirty.
+    pub fn unused_count(&self) -> u64 {
         let is_used = |index: &u64| self.mapped.contains_key(index) || self.dirty.contains(index);
-        self.frames.extract_if(.., |index, frame| !frame.is_shared() && !is_used(index)).collect()
+        self.frames.iter().filter(|(index, frame)| !frame.is_shared() && !is_used(index)).count() as u64
+    }
+
+    /// Removes those of these pages that `choose` selects.
+    pub fn drop_unused_if(&mut self, choose: impl Fn(&Frame) -> bool) -> Vec<(u64, Frame)> {
+        let is_used = |index: &u64| self.mapped.contains_key(index) || self.dirty.contains(index);
+        let unused = |index: &u64, frame: &mut Frame| !frame.is_shared() && !is_used(index) && choose(frame);
+        self.frames.extract_if(.., unused).collect()
     }
 }
 
@@ -100,7 +107,8 @@ impl VolumeInode {
         let frames: Vec<_> = (0..count).map(|_| Frame::zeroed()).collect();
         while done < len {
             let offset = first * PAGE + done as u64;
-            let (chain, _) = file.read_chain(offset, len - done).await.map_err(errno)?;
+            // The frames keep the contents.
+            let chain = file.read_once(offset, len - done).await.map_err(errno)?;
             if chain.is_empty() {
                 break;
             }

@@ -300,7 +300,7 @@ impl VolumeInode {
         pages.unwritten = None;
         pages.error = Some(error);
         // The pages are read from the volume again, but for those that are mapped.
-        let dropped = pages.drop_unused();
+        let dropped = pages.drop_unused_if(|_| true);
         if let Some(attributes) = attributes {
             pages.truncate(attributes.len);
         }

@@ -332,6 +332,13 @@ calls! {
     #[doc = "A priority is that of the process, and a weight at block devices."]
     __NR_ioprio_set(which, who, priority) => scheduling::ioprio_set;
     __NR_ioprio_get(which, who) => scheduling::ioprio_get;
+    __NR_mq_open(name, flags, mode, attributes) => ipc::mq_open [wait];
+    __NR_mq_unlink(name) => ipc::mq_unlink [wait];
+    __NR_mq_timedsend(descriptor, message, len, priority, timeout) => ipc::mq_timedsend [wait];
+    __NR_mq_timedreceive(descriptor, message, len, priority, timeout) => ipc::mq_timedreceive [wait];
+    #[doc = "No SIGEV_THREAD. A notification ends with the process, not when it closes the queue."]
+    __NR_mq_notify(descriptor, event) => ipc::mq_notify [wait];
+    __NR_mq_getsetattr(descriptor, new, old) => ipc::mq_getsetattr [wait];
     __NR_inotify_init() => files::inotify_init;
     __NR_inotify_add_watch(instance, path, mask) => files::inotify_add_watch [wait];
     __NR_inotify_rm_watch(instance, watch) => files::inotify_rm_watch;

@@ -2,6 +2,7 @@
 //!
 //! - [`Table`]: the objects of one kind, by id and key, with their [`Permissions`].
 //! - [`SharedMemories`], [`Semaphores`], [`Messages`]: the three kinds.
+//! - [`PosixQueues`]: POSIX message queues, which are open files.
 //!
 //! **Locks.** Each kind has one spin lock, held for the time of an operation without a wait. A call that waits checks the
 //! state again when its object has changed.
@@ -10,12 +11,16 @@
 
 mod messages;
 mod permissions;
+mod posix_queues;
 mod semaphores;
 mod shared_memories;
 mod table;
 
 pub use messages::{MOST_MESSAGE_BYTES, MOST_QUEUE_BYTES, Message, MessageQueue, MessageSelector, Messages};
 pub use permissions::{IpcCaller, Permissions};
+pub use posix_queues::{
+    MOST_LEN, MOST_MESSAGES, MOST_QUEUES, PRIORITIES, PosixQueue, PosixQueues, QueueNotice, QueueRequest, QueueSize,
+};
 pub use semaphores::{
     MOST_OPERATIONS, MOST_SEMAPHORES, MOST_VALUE, Operation, Semaphore, SemaphoreSet, Semaphores, SetPart,
     Waiting,
@@ -32,6 +37,8 @@ pub struct Ipc {
     pub semaphores: Semaphores,
     /// Message queues.
     pub messages: Messages,
+    /// POSIX message queues.
+    pub posix_queues: PosixQueues,
 }
 
 impl Ipc {
@@ -41,6 +48,7 @@ impl Ipc {
             memories: SharedMemories::new(memory_len),
             semaphores: Semaphores::default(),
             messages: Messages::new(memory_len),
+            posix_queues: PosixQueues::new(memory_len),
         }
     }
 }

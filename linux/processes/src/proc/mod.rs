@@ -54,7 +54,12 @@ pub fn proc_file_system(system: &Arc<System>) -> Arc<GeneratedFs> {
         .constant("sys/vm/max_map_count", "65530\n")
         .constant("sys/net/core/somaxconn", "4096\n")
         .constant("sys/fs/file-max", "1048576\n")
-        .constant("sys/fs/nr_open", "1048576\n");
+        .constant("sys/fs/nr_open", "1048576\n")
+        .constant("sys/fs/mqueue/msg_default", "10\n")
+        .constant("sys/fs/mqueue/msg_max", "10\n")
+        .constant("sys/fs/mqueue/msgsize_default", "8192\n")
+        .constant("sys/fs/mqueue/msgsize_max", "8192\n")
+        .constant("sys/fs/mqueue/queues_max", "256\n");
     isola_linux_files::proc_file_system(fixed, Arc::new(Processes(weak)))
 }
 

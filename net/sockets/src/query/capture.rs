@@ -81,6 +81,7 @@ pub(super) fn answer(number: u32, query: &Query) {
         | Query::ChangeRules(_)
         | Query::Activities { .. }
         | Query::Processes { .. }
+        | Query::MemoryParts
         | Query::OpenSession(_) => close(number),
     }
 }

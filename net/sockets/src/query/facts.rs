@@ -120,6 +120,7 @@ fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> CoreFacts {
         | Query::ChangeRules(_)
         | Query::Activities { .. }
         | Query::Processes { .. }
+        | Query::MemoryParts
         | Query::OpenSession(_) => CoreFacts::default(),
     }
 }

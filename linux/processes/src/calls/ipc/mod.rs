@@ -1,10 +1,12 @@
-//! System V inter-process communication: the encoding of its structures.
+//! System V inter-process communication and POSIX message queues: the encoding of their structures.
 
 mod messages;
+mod posix_queues;
 mod semaphores;
 mod shared_memories;
 
 pub use messages::{msgctl, msgget, msgrcv, msgsnd};
+pub use posix_queues::{mq_getsetattr, mq_notify, mq_open, mq_timedreceive, mq_timedsend, mq_unlink};
 pub use semaphores::{semctl, semget, semop, semtimedop};
 pub use shared_memories::{shmat, shmctl, shmdt, shmget};
 
