@@ -5,6 +5,7 @@ use crate::calls::{install, unsupported};
 use crate::family::{INIT, MOST_IDS};
 use crate::process::Process;
 use crate::process_file::ProcessFile;
+use crate::rseq::Registration;
 use crate::signals::{Signal, SignalActions};
 use crate::thread::Thread;
 use crate::thread_state::ThreadState;
@@ -126,6 +127,7 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         user: user.into(),
         clear_tid: if has(CLONE_CHILD_CLEARTID) { request.child_tid } else { 0 },
         robust_list: 0,
+        rseq: thread.rseq.filter(|_| !has(CLONE_VM)).map(Registration::of_child),
         has_parents_memory: has(CLONE_VM) && !is_thread,
         interrupted_call: None,
         restart: None,

@@ -89,6 +89,7 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
     }
     exit::release_robust_futexes(thread).await;
     exit::clear_tid(thread).await;
+    thread.rseq = None;
     let context = UserContext { registers: program.registers, ..UserContext::default() };
     let user = Arc::clone(program.memory.space()).create_thread(context);
     let old = core::mem::replace(&mut thread.memory, program.memory);

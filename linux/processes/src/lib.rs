@@ -50,6 +50,7 @@ pub mod proc;
 pub mod process;
 mod process_file;
 mod process_list;
+mod rseq;
 mod signal_file;
 pub mod signals;
 mod start;

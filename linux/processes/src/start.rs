@@ -132,6 +132,7 @@ async fn start_process(
         user: user.into(),
         clear_tid: 0,
         robust_list: 0,
+        rseq: None,
         has_parents_memory: false,
         interrupted_call: None,
         restart: None,

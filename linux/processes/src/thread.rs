@@ -6,6 +6,7 @@ use crate::credentials::Credentials;
 use crate::environment::{TaskMaker, TaskPlacement};
 use crate::family::ProcessorTime;
 use crate::process::{Demand, Process};
+use crate::rseq::{self, Registration};
 use crate::signals::{FaultFacts, Signal, SignalFacts, SignalInfo};
 use crate::system::System;
 use crate::thread_state::ThreadState;
@@ -50,6 +51,8 @@ pub struct Thread {
     pub clear_tid: u64,
     /// The list of its robust futexes; 0 for none.
     pub robust_list: u64,
+    /// Its restartable sequences, if it has registered some.
+    pub rseq: Option<Registration>,
     /// Whether the memory is that of the parent, which waits (`vfork`).
     pub has_parents_memory: bool,
     /// The call that a signal has interrupted, until its restart is decided.
@@ -178,7 +181,12 @@ impl Thread {
         self.attend_to_processor_timers();
         // Ends the run of the program when a limited group is to be asked again.
         let mut timer = None;
+        // Another core, perhaps.
+        rseq::note_interruption(&mut self);
         loop {
+            if rseq::is_due(&self) {
+                rseq::resume(&mut self).await;
+            }
             if self.state.has_attention() {
                 if self.process.timers.has_processor_timers() {
                     processor::check(&mut self);
@@ -195,6 +203,9 @@ impl Thread {
             self.state.meter.enter_user(self.system.environment.cycles().0);
             let trap = self.run_program();
             self.state.meter.leave_user(self.system.environment.cycles().0);
+            if trap != Trap::SystemCall {
+                rseq::note_interruption(&mut self);
+            }
             match trap {
                 Trap::SystemCall => self.call().await,
                 Trap::PageFault { address, access } => {

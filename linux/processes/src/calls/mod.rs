@@ -410,6 +410,8 @@ calls! {
     __NR_io_pgetevents(context, least, most, events, timeout, mask) => asynchronous::io_pgetevents [wait];
     #[doc = "Processes only (no PIDFD_SELF, PIDFD_THREAD); no signals to groups."]
     __NR_pidfd_send_signal(descriptor, number, info, flags) => process_files::pidfd_send_signal [wait];
+    #[doc = "Page faults abort a sequence as well."]
+    __NR_rseq(area, len, flags, signature) => crate::rseq::rseq [wait];
     #[doc = "No IORING_SETUP_SQPOLL, IOPOLL."]
     __NR_io_uring_setup(entries, parameters) => rings::io_uring_setup [wait];
     #[doc = "Files only, no sockets; no multishot operations, no buffers that the kernel chooses."]
