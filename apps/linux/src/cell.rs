@@ -77,6 +77,10 @@ impl Environment for CellEnvironment {
         events::processor::has_competition()
     }
 
+    fn has_policy(&self) -> bool {
+        events::processor::has_policy()
+    }
+
     fn core_times(&self) -> Vec<CoreTime> {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let hz = u128::from(platform().descriptor().clock.tsc_hz.max(1));
@@ -130,6 +134,10 @@ impl Activities for CellActivities {
             activity::charge_to(parent.unwrap_or(APPLICATION));
         }
         activity::end_activity(activity);
+    }
+
+    fn charge_to(&self, activity: Option<ActivityId>) {
+        activity::charge_to(activity.unwrap_or(APPLICATION));
     }
 
     fn cycles(&self, activity: ActivityId) -> u64 {

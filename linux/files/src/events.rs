@@ -105,6 +105,10 @@ struct Waiter {
     waker: Waker,
 }
 
+/// The place of a task in the list of those that wait for an object.
+#[derive(Debug)]
+pub struct WaiterKey(pub(crate) u64);
+
 /// Whether an observer is notified alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {

@@ -85,7 +85,7 @@ pub use devfs::device_file_system;
 pub use devices::{Device, DeviceTable};
 pub use epoll::{Epoll, EpollEvent};
 pub use eventfd::EventCounter;
-pub use events::{Events, Observer, Pollee, Sharing, WaitForEvents};
+pub use events::{Events, Observer, Pollee, Sharing, WaitForEvents, WaiterKey};
 pub use generated::{
     FixedDirectory, GeneratedDirectory, GeneratedFs, GeneratedLink, GeneratedNode, GeneratedText,
 };

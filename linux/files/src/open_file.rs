@@ -3,7 +3,7 @@
 use crate::Errno;
 use crate::async_lock::AsyncLock;
 use crate::dentry::Location;
-use crate::events::{Events, Pollee};
+use crate::events::{Events, Pollee, WaiterKey};
 use crate::inode::{Allocation, CallerIds, Inode, SeekTarget, WritePosition};
 use crate::metadata::{DirectoryEntry, InodeKind, Metadata};
 use crate::object::FileObject;
@@ -12,6 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::task::Waker;
 use isola_linux_abi::{numbers as linux, requests};
 use isola_linux_memory::{PageSource, UserBuffer};
 
@@ -257,6 +258,33 @@ impl OpenFile {
         match object.read(&mut buffer()?) {
             Err(Errno::EAGAIN) => None,
             result => Some(result.inspect(|count| self.note_bytes(linux::IN_ACCESS, *count))),
+        }
+    }
+
+    /// Makes bytes to read, an error or a hang-up wake a waker, until [`Self::end_wait`]. `None` without a wait: for a file
+    /// that cannot be read, a non-blocking one, a socket, one without such events, and if one of them is true already.
+    pub fn begin_read_wait(&self, waker: impl FnOnce() -> Waker) -> Option<WaiterKey> {
+        let events = Events::IN | Events::ALWAYS;
+        let Body::Object(object) = &self.body else { return None };
+        let waits = self.is_readable() && !self.is_nonblocking() && !object.has_offsets() && !self.is_socket();
+        if !waits || object.ready().intersects(events) {
+            return None;
+        }
+        let (pollee, mut key) = (object.pollee()?, None);
+        pollee.set_waiter(&mut key, events, &waker());
+        let key = WaiterKey(key?);
+        // An event between the check and the registration would be lost otherwise.
+        if object.ready().intersects(events) {
+            self.end_wait(key);
+            return None;
+        }
+        Some(key)
+    }
+
+    /// Ends a wait that has begun.
+    pub fn end_wait(&self, WaiterKey(key): WaiterKey) {
+        if let Some(pollee) = self.pollee() {
+            pollee.remove_waiter(Some(key));
         }
     }
 

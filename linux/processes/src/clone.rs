@@ -9,6 +9,7 @@ use crate::rseq::Registration;
 use crate::signals::{Signal, SignalActions};
 use crate::thread::Thread;
 use crate::thread_state::ThreadState;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use isola_linux_abi::numbers::{
@@ -115,7 +116,7 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
     if !is_thread {
         process.program.lock().memory = Some(memory.clone());
     }
-    let child = Thread {
+    let child = Box::new(Thread {
         system: thread.system.clone(),
         process: process.clone(),
         state,
@@ -135,8 +136,11 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         fault: Default::default(),
         exit_code: None,
         counted_cycles: 0,
+        wait: None,
+        returned: None,
+        spare_waiter: None,
         memory,
-    };
+    });
     if has(CLONE_PIDFD) {
         let file = ProcessFile::open(process.clone(), 0);
         let installed = match install(thread, file, O_CLOEXEC) {

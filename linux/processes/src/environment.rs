@@ -53,6 +53,11 @@ pub trait Environment: Send + Sync {
     /// Returns whether other work waits for the core that executes the caller.
     fn has_competition(&self) -> bool;
 
+    /// Returns whether a scheduler divides the time of the core that executes the caller among activities.
+    fn has_policy(&self) -> bool {
+        false
+    }
+
     /// Returns the times of the cores since the start of the cell, up to their latest changes.
     fn core_times(&self) -> Vec<CoreTime>;
 
@@ -104,6 +109,9 @@ pub trait Activities: Send + Sync {
 
     /// Ends an activity. Its use moves to its parent. If the caller works for it, the rest of that work is the parent's.
     fn end(&self, activity: ActivityId, parent: Option<ActivityId>);
+
+    /// Charges the rest of the caller's event to an activity, or to that of the application.
+    fn charge_to(&self, activity: Option<ActivityId>);
 
     /// Returns the cycles of an activity, those of the activities below it included.
     fn cycles(&self, activity: ActivityId) -> u64;

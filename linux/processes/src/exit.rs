@@ -4,6 +4,7 @@ use crate::exit_status::ExitStatus;
 use crate::family::{INIT, ProcessorTime};
 use crate::process::Process;
 use crate::thread::{Thread, thread_time};
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use isola_linux_abi::numbers::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
 use isola_linux_files::AlarmService;
@@ -13,7 +14,7 @@ use isola_user_mode::Access;
 const MOST_ROBUST: usize = 2048;
 
 /// Ends a thread, and its process if it was the last.
-pub async fn end_thread(mut thread: Thread) {
+pub async fn end_thread(mut thread: Box<Thread>) {
     // Before the search for locks: a thread that begins to wait later sees it.
     thread.state.set_ending();
     release_robust_futexes(&mut thread).await;
@@ -25,7 +26,7 @@ pub async fn end_thread(mut thread: Thread) {
     if thread.has_parents_memory {
         thread.process.release_parent();
     }
-    let Thread { system, process, state, memory, files, exit_code, .. } = thread;
+    let Thread { system, process, state, memory, files, exit_code, .. } = *thread;
     // The last thread of a process can end by itself; its code is that of the process.
     let status = ExitStatus::Exited(exit_code.unwrap_or(0));
     process.add_ended_time(thread_time(&state, system.environment.cycles()));

@@ -106,6 +106,60 @@ impl Futexes {
         Ok(self.add(&mut bucket, key, bits, WaiterKind::WakeUp))
     }
 
+    /// As [`Self::wait`] for a wake-up, for a thread that waits without a future: `waker` is woken. The waiter is to be
+    /// [withdrawn](Self::withdraw) unless it was woken. A `spare` one is used again.
+    ///
+    /// # Errors
+    /// [`Errno::EAGAIN`] if the word is another.
+    pub fn enlist(
+        &self,
+        key: FutexKey,
+        spare: Option<FutexWaiter>,
+        waker: Waker,
+        is_expected: impl FnOnce() -> bool,
+    ) -> Result<FutexWaiter, Errno> {
+        let index = bucket_of(key);
+        let mut bucket = self.buckets[index].lock();
+        if !is_expected() {
+            return Err(Errno::EAGAIN);
+        }
+        let waiting = WaitPhase::Waiting { bucket: index, waker: Some(waker) };
+        // The thread that has woken a spare one may still have it.
+        let spare = spare.and_then(|FutexWaiter(mut state)| Arc::get_mut(&mut state).is_some().then_some(state));
+        let state = match spare {
+            Some(state) => {
+                *state.0.lock() = waiting;
+                state
+            }
+            None => Arc::new(WaitState(Mutex::new(waiting))),
+        };
+        let kind = WaiterKind::WakeUp;
+        bucket.waiters.push(Waiter { key, bits: u32::MAX, state: state.clone(), kind });
+        Ok(FutexWaiter(state))
+    }
+
+    /// Ends the wait of a waiter. Returns whether it was woken before.
+    pub fn withdraw(&self, FutexWaiter(state): &FutexWaiter) -> bool {
+        self.remove(state)
+    }
+
+    /// Removes a waiter from its bucket. Returns whether it was woken before.
+    fn remove(&self, state: &Arc<WaitState>) -> bool {
+        loop {
+            let index = match &*state.0.lock() {
+                WaitPhase::Waiting { bucket, .. } => *bucket,
+                WaitPhase::Woken => return true,
+            };
+            let mut bucket = self.buckets[index].lock();
+            let before = bucket.waiters.len();
+            bucket.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.state, state));
+            if bucket.waiters.len() < before {
+                return false;
+            }
+            // Woken or moved to another bucket meanwhile.
+        }
+    }
+
     /// Adds a waiter to its bucket.
     fn add(&self, bucket: &mut Bucket, key: FutexKey, bits: u32, kind: WaiterKind) -> FutexWait<'_> {
         let waiting = WaitPhase::Waiting { bucket: bucket_of(key), waker: None };
@@ -289,19 +343,18 @@ impl Drop for FutexWait<'_> {
         if self.is_lock {
             self.futexes.lock_waiters.fetch_sub(1, Ordering::SeqCst);
         }
-        loop {
-            let index = match &*self.state.0.lock() {
-                WaitPhase::Waiting { bucket, .. } => *bucket,
-                WaitPhase::Woken => return,
-            };
-            let mut bucket = self.futexes.buckets[index].lock();
-            let before = bucket.waiters.len();
-            bucket.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.state, &self.state));
-            if bucket.waiters.len() < before {
-                return;
-            }
-            // Woken or moved to another bucket meanwhile.
-        }
+        let _was_woken = self.futexes.remove(&self.state);
+    }
+}
+
+/// A thread among the waiters of a futex, without a future.
+#[derive(Debug)]
+pub struct FutexWaiter(Arc<WaitState>);
+
+impl FutexWaiter {
+    /// Returns whether the thread was woken.
+    pub fn is_woken(&self) -> bool {
+        matches!(*self.0.0.lock(), WaitPhase::Woken)
     }
 }
 

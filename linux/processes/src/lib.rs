@@ -33,6 +33,7 @@ pub mod control;
 pub mod core_loads;
 pub mod credentials;
 pub mod delivery;
+pub mod direct_switch;
 pub mod environment;
 pub mod exec;
 pub mod exit;

@@ -5,6 +5,7 @@
 //! the polls.
 
 use crate::thread::Thread;
+use alloc::boxed::Box;
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +26,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    fn begin(&self, now: u64) {
+    /// Marks the start of a poll, or of a turn in that of another thread.
+    pub fn begin(&self, now: u64) {
         self.since.store(now.max(1), Ordering::Relaxed);
         add(&self.turns, 1);
     }
@@ -87,7 +89,7 @@ fn add(counter: &AtomicU64, cycles: u64) {
 }
 
 /// Runs a thread, and counts its cycles.
-pub async fn metered(thread: Thread) {
+pub async fn metered(thread: Box<Thread>) {
     let (state, system) = (thread.state.clone(), thread.system.clone());
     let environment = &system.environment;
     let core = environment.current_core();

@@ -13,6 +13,7 @@ use crate::signals::{Signal, SignalActions, SignalSet};
 use crate::system::System;
 use crate::thread::Thread;
 use crate::thread_state::ThreadState;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use isola_abi::user_context::UserContext;
@@ -119,7 +120,7 @@ async fn start_process(
         descriptors.install(file, OnExec::Keep, usize::MAX)?;
     }
     let user = Arc::clone(memory.space()).create_thread(UserContext::default());
-    let mut thread = Thread {
+    let mut thread = Box::new(Thread {
         system: system.clone(),
         process: process.clone(),
         state,
@@ -140,7 +141,10 @@ async fn start_process(
         fault: Default::default(),
         exit_code: None,
         counted_cycles: 0,
-    };
+        wait: None,
+        returned: None,
+        spare_waiter: None,
+    });
     process.show(&thread.files, &thread.view);
     thread.set_credentials(program.credentials);
     if let Err(error) = execute_first(&mut thread, &program.directory, program.input).await {

@@ -3,6 +3,7 @@
 use crate::Errno;
 use crate::cgroup::Group;
 use crate::core_loads::CoreLoads;
+use crate::direct_switch::Handoffs;
 use crate::environment::Environment;
 use crate::exit_status::ExitStatus;
 use crate::family::{ChildNotice, Family, ProcessorTime};
@@ -42,6 +43,8 @@ pub struct System {
     pub root_group: Arc<Group>,
     /// The cores that execute threads.
     pub loads: CoreLoads,
+    /// The threads with which cores continue when the present ones wait.
+    pub handoffs: Handoffs,
     /// Woken when a process has ended, so that threads without memory try again.
     pub freed_memory: WaitQueue,
     /// When the system was created, in nanoseconds of the monotonic clock.
@@ -108,6 +111,7 @@ impl System {
             memory_charge: root_group.charge(),
             root_group,
             loads: CoreLoads::default(),
+            handoffs: Handoffs::new(),
             freed_memory: WaitQueue::default(),
             started_ns,
             shown_idle_ns: AtomicU64::new(0),

@@ -85,6 +85,8 @@ impl Activities for TestEnvironment {
 
     fn end(&self, _: ActivityId, _: Option<ActivityId>) {}
 
+    fn charge_to(&self, _: Option<ActivityId>) {}
+
     fn cycles(&self, _: ActivityId) -> u64 {
         0
     }

@@ -3,14 +3,17 @@
 use crate::account::Account;
 use crate::cgroup::bandwidth::Grant;
 use crate::credentials::Credentials;
+use crate::direct_switch::{CallWait, Ran, Resumption, resumed, run_programs};
 use crate::environment::{TaskMaker, TaskPlacement};
 use crate::family::ProcessorTime;
+use crate::futex::FutexWaiter;
 use crate::process::{Demand, Process};
 use crate::rseq::{self, Registration};
 use crate::signals::{FaultFacts, Signal, SignalFacts, SignalInfo};
 use crate::system::System;
 use crate::thread_state::ThreadState;
 use crate::timers::processor;
+use crate::calls::CallResult;
 use crate::{Errno, calls, delivery, exit, meter};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -65,9 +68,14 @@ pub struct Thread {
     pub fault: FaultFacts,
     /// The code with which the program ended this thread.
     pub exit_code: Option<u8>,
-    /// Its use of a limited group's time.
     /// The cycles that a limited group has counted.
     pub counted_cycles: u64,
+    /// The wait of a call that was served at once.
+    pub wait: Option<CallWait>,
+    /// The trap with which another task has given the thread back.
+    pub returned: Option<Trap>,
+    /// A former waiter, for the next wait.
+    pub spare_waiter: Option<FutexWaiter>,
 }
 
 /// The registers of a thread in its address space. While the program runs, the platform has them: what serves traps at once
@@ -171,7 +179,7 @@ pub const SYSCALL_LEN: u64 = 2;
 
 impl Thread {
     /// Runs the thread to its end.
-    pub async fn run(mut self) {
+    pub async fn run(mut self: Box<Self>) {
         let state = self.state.clone();
         poll_fn(|context| {
             state.set_waker(context.waker());
@@ -200,9 +208,34 @@ impl Thread {
             if self.process.control.is_limited() && !self.has_time(&mut timer).await {
                 continue;
             }
-            self.state.meter.enter_user(self.system.environment.cycles().0);
-            let trap = self.run_program();
-            self.state.meter.leave_user(self.system.environment.cycles().0);
+            let trap = match run_programs(self) {
+                Ran::Trap(thread, trap) => {
+                    self = thread;
+                    trap
+                }
+                Ran::Parked => {
+                    let (thread, resumption) = resumed(&state).await;
+                    self = thread;
+                    match resumption {
+                        Resumption::Continue => continue,
+                        Resumption::Interrupted => {
+                            let number = self.registers().rax;
+                            self.end_call(number, Err(Errno::ERESTARTSYS));
+                            continue;
+                        }
+                        // The thread has waited for its turn already.
+                        Resumption::Trap(Trap::Interrupt) => {
+                            rseq::note_interruption(&mut self);
+                            self.state.is_preempted.store(false, Ordering::Relaxed);
+                            match self.idle_core() {
+                                Some(core) => return self.move_to(core),
+                                None => continue,
+                            }
+                        }
+                        Resumption::Trap(trap) => trap,
+                    }
+                }
+            };
             if trap != Trap::SystemCall {
                 rseq::note_interruption(&mut self);
             }
@@ -222,10 +255,7 @@ impl Thread {
                 Trap::Interrupt => {
                     self.attend_to_processor_timers();
                     match self.idle_core() {
-                        Some(core) => {
-                            self.state.core.store(core as u32, Ordering::Relaxed);
-                            return self.start();
-                        }
+                        Some(core) => return self.move_to(core),
                         None => self.give_way().await,
                     }
                 }
@@ -235,7 +265,7 @@ impl Thread {
     }
 
     /// Runs the program until a trap that is not served at once.
-    fn run_program(&mut self) -> Trap {
+    pub(crate) fn run_program(&mut self) -> Trap {
         if self.system.traces {
             return self.user.run();
         }
@@ -270,7 +300,7 @@ impl Thread {
 
     /// Makes the thread check timers by processor time before its program continues. Calls do not: an alarm interrupts the
     /// program when a timer may have expired.
-    fn attend_to_processor_timers(&self) {
+    pub(crate) fn attend_to_processor_timers(&self) {
         if self.process.timers.has_processor_timers() {
             self.state.interrupt();
         }
@@ -283,8 +313,14 @@ impl Thread {
         self.state.is_preempted.store(false, Ordering::Relaxed);
     }
 
+    /// Continues the thread in a new task on another core.
+    fn move_to(self: Box<Self>, core: usize) {
+        self.state.core.store(core as u32, Ordering::Relaxed);
+        self.start();
+    }
+
     /// Runs the thread in a task of its own, on its core and for its process's account.
-    pub fn start(mut self) {
+    pub fn start(mut self: Box<Self>) {
         if let Some(account) = self.process.control.account() {
             self.account = account;
         }
@@ -399,6 +435,11 @@ impl Thread {
     async fn call(&mut self) {
         let UserRegisters { rax: number, rdi, rsi, rdx, r10, r8, r9, .. } = *self.registers();
         let result = calls::serve(self, number, [rdi, rsi, rdx, r10, r8, r9]).await;
+        self.end_call(number, result);
+    }
+
+    /// Sets the result of a call.
+    fn end_call(&mut self, number: u64, result: CallResult) {
         match result {
             Ok(value) => self.registers().rax = value,
             Err(errno) if errno >= Errno::ERESTARTSYS => {

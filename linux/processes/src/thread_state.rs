@@ -2,6 +2,10 @@
 
 use crate::meter::Meter;
 use crate::signals::{AlternateStack, PendingSignals, Signal, SignalActions, SignalSet};
+use crate::thread::Thread;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::task::Waker;
@@ -43,6 +47,8 @@ pub struct ThreadState {
     /// Whether the thread ends: it takes no lock any more.
     is_ending: AtomicBool,
     waker: Mutex<Option<Waker>>,
+    /// The thread itself while it is parked ([`direct_switch`](crate::direct_switch)).
+    pub(crate) parked: Mutex<Option<Box<Thread>>>,
 }
 
 impl ThreadState {
@@ -60,6 +66,7 @@ impl ThreadState {
             has_attention: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             waker: Mutex::new(None),
+            parked: Mutex::new(None),
         }
     }
 
@@ -76,6 +83,11 @@ impl ThreadState {
     /// Makes the thread check for signals, stops and its end: it leaves the program or a wait that can be interrupted.
     pub fn interrupt(&self) {
         self.has_attention.store(true, Ordering::SeqCst);
+        self.wake_task();
+    }
+
+    /// Makes the event loop poll the thread's task.
+    pub(crate) fn wake_task(&self) {
         if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
         }
@@ -114,6 +126,17 @@ impl ThreadState {
     /// Returns whether the thread was interrupted, and forgets it.
     pub fn take_attention(&self) -> bool {
         self.has_attention.swap(false, Ordering::SeqCst)
+    }
+}
+
+/// The waker of a thread that waits in a call which is served at once.
+impl Wake for ThreadState {
+    fn wake(self: Arc<Self>) {
+        self.wake_parked();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_parked();
     }
 }
 

@@ -3,14 +3,15 @@
 mod locks;
 
 use super::time::{Clock, deadline_ns, read_timespec};
-use super::{CallResult, unsupported};
+use super::{AtOnce, CallResult, unsupported};
 use crate::Errno;
+use crate::direct_switch::CallWait;
 use crate::futex::FutexWait;
 use crate::thread::{Restart, Thread};
 use alloc::vec::Vec;
 use core::future::{Future, poll_fn};
 use core::pin::pin;
-use core::task::Poll;
+use core::task::{Poll, Waker};
 use isola_linux_abi::numbers::{
     CLOCK_MONOTONIC, CLOCK_REALTIME, FUTEX_BITSET_MATCH_ANY, FUTEX_CLOCK_REALTIME, FUTEX_CMP_REQUEUE,
     FUTEX_CMP_REQUEUE_PI, FUTEX_LOCK_PI, FUTEX_LOCK_PI2, FUTEX_PRIVATE_FLAG, FUTEX_REQUEUE, FUTEX_TRYLOCK_PI,
@@ -95,13 +96,33 @@ pub async fn futex(
     }
 }
 
-/// Serves a call that wakes threads; other operations return `None`.
-pub fn wake_at_once(thread: &Thread, [word, operation, value, ..]: [u64; 6]) -> Option<CallResult> {
-    let operation = operation as u32;
-    (operation & !FUTEX_PRIVATE_FLAG == FUTEX_WAKE).then(|| {
-        let is_private = operation & FUTEX_PRIVATE_FLAG != 0;
-        wake(thread, word, value as u32, FUTEX_BITSET_MATCH_ANY, is_private)
-    })
+/// Serves a call that wakes threads, or waits without a limit of time for a word whose page is mapped. Other calls are not
+/// served.
+pub fn futex_at_once(thread: &mut Thread, words: [u64; 6]) -> AtOnce {
+    let [word, operation, value, timeout, ..] = words;
+    let (operation, value) = (operation as u32, value as u32);
+    let is_private = operation & FUTEX_PRIVATE_FLAG != 0;
+    match operation & !FUTEX_PRIVATE_FLAG {
+        FUTEX_WAKE => AtOnce::Served(wake(thread, word, value, FUTEX_BITSET_MATCH_ANY, is_private)),
+        FUTEX_WAIT if timeout == 0 => wait_at_once(thread, word, value, is_private),
+        _ => AtOnce::Unserved,
+    }
+}
+
+fn wait_at_once(thread: &mut Thread, address: u64, expected: u32, is_private: bool) -> AtOnce {
+    let key = match thread.memory.futex_key(address, is_private) {
+        Ok(key) => key,
+        Err(errno) => return AtOnce::Served(Err(errno)),
+    };
+    let Some(word) = thread.memory.try_futex_word(address, Access::Write) else { return AtOnce::Unserved };
+    let (spare, waker) = (thread.spare_waiter.take(), Waker::from(thread.state.clone()));
+    match thread.system.futexes.enlist(key, spare, waker, || word.load() == expected) {
+        Ok(waiter) => {
+            thread.wait = Some(CallWait::Futex(waiter));
+            AtOnce::Waits
+        }
+        Err(errno) => AtOnce::Served(Err(errno)),
+    }
 }
 
 /// Returns the time of the monotonic clock at which a clock reaches the time at an address; `None` for a null pointer.

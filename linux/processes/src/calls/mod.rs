@@ -24,6 +24,7 @@ mod trace;
 mod words;
 
 pub(crate) use files::install;
+pub use files::read_again_at_once;
 pub(crate) use files::pipe_wait as splice_wait;
 pub use information::{RELEASE, VERSION};
 pub(crate) use time::SECOND;
@@ -53,6 +54,16 @@ pub struct Call {
 
 /// The result of a call.
 pub type CallResult = Result<u64, Errno>;
+
+/// The outcome of an attempt to serve a call at once.
+pub enum AtOnce {
+    /// The call has a result.
+    Served(CallResult),
+    /// The thread waits ([`Thread::wait`]).
+    Waits,
+    /// The call is to be served by the thread's task.
+    Unserved,
+}
 
 macro_rules! calls {
     ($($(#[doc = $notes:literal])* $number:ident($($parameter:ident),*) => $path:path $([$kind:ident])?;)*) => {
@@ -439,18 +450,21 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
     const WRITE: u64 = numbers::__NR_write as u64;
     const SIGNAL_MASK: u64 = numbers::__NR_rt_sigprocmask as u64;
     const FUTEX: u64 = numbers::__NR_futex as u64;
-    // Calls that can wait, where they do not have to.
+    let of = |result: Option<CallResult>| result.map_or(AtOnce::Unserved, AtOnce::Served);
+    // Calls that can wait, where they do not have to, or where the thread can be parked.
     let result = match number {
         READ => files::read_at_once(thread, words),
-        WRITE => files::write_at_once(thread, words),
-        SIGNAL_MASK => signals::rt_sigprocmask_at_once(thread, words),
-        FUTEX => futex::wake_at_once(thread, words),
-        _ => dispatch_at_once(thread, number, words),
+        WRITE => of(files::write_at_once(thread, words)),
+        SIGNAL_MASK => of(signals::rt_sigprocmask_at_once(thread, words)),
+        FUTEX => futex::futex_at_once(thread, words),
+        _ => of(dispatch_at_once(thread, number, words)),
     };
     match result {
-        None => TrapAnswer::Unserved,
-        Some(Ok(value)) => TrapAnswer::Resume(value),
-        Some(Err(errno)) => TrapAnswer::Resume(errno.to_result()),
+        AtOnce::Served(Ok(value)) => TrapAnswer::Resume(value),
+        AtOnce::Served(Err(errno)) => TrapAnswer::Resume(errno.to_result()),
+        // The registers stay those of the call.
+        AtOnce::Waits => TrapAnswer::Stop(number),
+        AtOnce::Unserved => TrapAnswer::Unserved,
     }
 }
 

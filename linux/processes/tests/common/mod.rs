@@ -213,6 +213,15 @@ impl Activities for TestActivities {
         all[parent.map_or(0, ActivityId::index)].cycles += cycles;
     }
 
+    fn charge_to(&self, activity: Option<ActivityId>) {
+        let environment = CURRENT.with(|current| current.borrow().clone()).expect("a test runs");
+        let now = environment.cycles.load(Ordering::Relaxed);
+        let (_, before, since) = *environment.current.lock().unwrap();
+        self.charge(before, now - since);
+        let mut current = environment.current.lock().unwrap();
+        (current.1, current.2) = (activity, now);
+    }
+
     fn cycles(&self, activity: ActivityId) -> u64 {
         let all = self.all();
         let below = |id: usize| {

@@ -3,12 +3,15 @@
 use super::terminals;
 use crate::Errno;
 use crate::asynchronous::once;
-use crate::calls::CallResult;
+use crate::direct_switch::CallWait;
+use crate::calls::{AtOnce, CallResult};
 use crate::calls::sockets::{read_socket, waiting, write_socket};
 use crate::job_control::check_write;
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
 use alloc::sync::Arc;
+use core::task::Waker;
+use isola_abi::user_context::UserRegisters;
 use isola_linux_abi::numbers::{
     O_APPEND, POSIX_FADV_NOREUSE, POSIX_FADV_WILLNEED, RLIMIT_FSIZE, RWF_APPEND, RWF_DSYNC, RWF_HIPRI,
     RWF_NOWAIT, RWF_SYNC, SEEK_CUR, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE,
@@ -181,20 +184,40 @@ pub async fn write(thread: &mut Thread, descriptor: i32, address: u64, len: u64)
     write_from(thread, descriptor, Memory::Buffer(address, len), Manner::default()).await
 }
 
-/// Serves a read of an object that is ready, into one page that is mapped; `None` for other reads.
-pub fn read_at_once(thread: &Thread, [descriptor, address, len, ..]: [u64; 6]) -> Option<CallResult> {
-    let file = file_at_once(thread, descriptor, len)?;
+/// Serves a read of an object that has bytes, into one page that is mapped, or waits for bytes. Other reads are not served.
+pub fn read_at_once(thread: &mut Thread, [descriptor, address, len, ..]: [u64; 6]) -> AtOnce {
+    match file_at_once(thread, descriptor, len) {
+        Some(file) => read_file_at_once(thread, file, address, len),
+        None => AtOnce::Unserved,
+    }
+}
+
+/// Continues the read of a parked thread.
+pub fn read_again_at_once(thread: &mut Thread, file: Arc<OpenFile>) -> AtOnce {
+    let UserRegisters { rsi: address, rdx: len, .. } = *thread.registers();
+    read_file_at_once(thread, file, address, len)
+}
+
+fn read_file_at_once(thread: &mut Thread, file: Arc<OpenFile>, address: u64, len: u64) -> AtOnce {
     let part = || thread.memory.try_part(address, len as usize, Access::Write);
-    let result = file.read_at_once(|| part().map(|part| UserBuffer::new(alloc::vec![part])))?;
-    thread.process.control.files.count_read(result.map_or(0, |count| count as u64));
-    Some(result.map(|count| count as u64))
+    if let Some(result) = file.read_at_once(|| part().map(UserBuffer::of_part)) {
+        thread.process.control.files.count_read(result.map_or(0, |count| count as u64));
+        return AtOnce::Served(result.map(|count| count as u64));
+    }
+    match file.begin_read_wait(|| Waker::from(thread.state.clone())) {
+        Some(key) => {
+            thread.wait = Some(CallWait::Read { file, key });
+            AtOnce::Waits
+        }
+        None => AtOnce::Unserved,
+    }
 }
 
 /// Serves a write to an object that is ready, from one page that is mapped; `None` for other writes.
 pub fn write_at_once(thread: &Thread, [descriptor, address, len, ..]: [u64; 6]) -> Option<CallResult> {
     let file = file_at_once(thread, descriptor, len)?;
     let part = || thread.memory.try_part(address, len as usize, Access::Read);
-    let result = file.write_at_once(|| part().map(|part| UserBuffer::new(alloc::vec![part])))?;
+    let result = file.write_at_once(|| part().map(UserBuffer::of_part))?;
     thread.process.control.files.count_write(result.map_or(0, |count| count as u64));
     Some(result.map(|count| count as u64))
 }
