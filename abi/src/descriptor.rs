@@ -11,7 +11,7 @@ use crate::grid::GridSetup;
 use crate::growth::PluggedMemory;
 use crate::id::{ApicId, CellId, NodeId, PhysRange};
 use crate::layout::{DESCRIPTOR_SIZE, PAGE_SIZE};
-use crate::links::LinkTable;
+use crate::links::{LEAST_LINKS, Link, LinkTable, table_bytes};
 use crate::query::Queries;
 use crate::unplug::UnplugRequest;
 use crate::volume::VolumeMount;
@@ -33,7 +33,12 @@ pub const LINKS_OFFSET: usize = 5 * PAGE_SIZE as usize;
 /// The maximum length of an encoded descriptor, in bytes.
 pub const MAX_BODY: usize = LINKS_OFFSET - BODY_OFFSET - 4;
 
-const _: () = assert!(LINKS_OFFSET + size_of::<LinkTable>() <= DESCRIPTOR_SIZE as usize);
+const _: () = assert!(LINKS_OFFSET + size_of::<LinkTable<[Link; LEAST_LINKS]>>() <= DESCRIPTOR_SIZE as usize);
+
+/// Returns the size of the descriptor area of a cell with `link_slots` slots for links, in bytes.
+pub const fn area_bytes(link_slots: usize) -> u64 {
+    LINKS_OFFSET as u64 + table_bytes(link_slots)
+}
 
 /// The vector of the interrupt by which the supervisor makes a cell read its [`LiveWords`].
 pub const REQUEST_VECTOR: u8 = 0xf0;
@@ -62,6 +67,8 @@ pub struct LiveWords {
     pub core_slot_count: AtomicU32,
     /// The number of activity slots of the cell's [ledger](crate::ledger), written once before the first core enters.
     pub activity_slots: AtomicU32,
+    /// The number of slots in the cell's [table of links](crate::links), written once before the first core enters.
+    pub link_slots: AtomicU32,
     /// The number of samples that the supervisor has requested of the cell's cores, modulo 2^32. At the next NMI after a
     /// change, each core that has a sample buffer stores its call stack.
     pub samples: AtomicU32,

@@ -83,8 +83,8 @@ pub const ROOT_TABLE: u64 = SHARED + 2 * PAGE_SIZE;
 /// The address of the descriptor.
 pub const DESCRIPTOR: u64 = SHARED + 0x20_0000;
 
-/// The size of the descriptor area, in bytes.
-pub const DESCRIPTOR_SIZE: u64 = 7 * PAGE_SIZE;
+/// The least size of the descriptor area, in bytes: see [`crate::descriptor::area_bytes`].
+pub const DESCRIPTOR_SIZE: u64 = 6 * PAGE_SIZE;
 
 /// The address of the interrupt table. A page of GDT and TSS follows for each core slot.
 pub const TABLES: u64 = SHARED + 0x40_0000;

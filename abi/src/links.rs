@@ -32,8 +32,33 @@ use alloc::string::String;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The number of links that a cell can have at a time.
-pub const MAX_LINKS: usize = 63;
+/// The most links that any cell can have at a time.
+pub const MAX_LINKS: usize = MAX_TABLE_PAGES * LINKS_A_PAGE - 1;
+
+/// The number of links that every cell can have at a time.
+pub const LEAST_LINKS: usize = LINKS_A_PAGE - 1;
+
+/// The links in a page of a table. The table's own words take the room of one.
+const LINKS_A_PAGE: usize = PAGE_SIZE as usize / size_of::<Link>();
+
+/// The most pages of a table: those of a cell of 64 MiB.
+const MAX_TABLE_PAGES: usize = 16;
+
+/// The table's size as a fraction of the cell's initial memory: a link for each 128 KiB, which are eight times the memory
+/// that a link takes with rings of the usual size.
+const MEMORY_PART: u64 = 1024;
+
+/// Returns the number of links that a cell with `memory_bytes` bytes of initial memory can have at a time.
+pub const fn link_slots(memory_bytes: u64) -> usize {
+    let pages = memory_bytes / MEMORY_PART / PAGE_SIZE;
+    let pages = if pages < MAX_TABLE_PAGES as u64 { pages as usize } else { MAX_TABLE_PAGES };
+    (if pages > 0 { pages } else { 1 }) * LINKS_A_PAGE - 1
+}
+
+/// Returns the size in bytes of a table with `slots` slots, in whole pages.
+pub const fn table_bytes(slots: usize) -> u64 {
+    ((slots + 1) * size_of::<Link>()).next_multiple_of(PAGE_SIZE as usize) as u64
+}
 
 /// The number of links to one peer that a cell can have at a time.
 pub const MAX_LINKS_TO_PEER: usize = 8;
@@ -383,22 +408,23 @@ impl Link {
     }
 }
 
-/// The links of a cell, in its descriptor area at [`LINKS_OFFSET`](crate::descriptor::LINKS_OFFSET).
+/// The links of a cell, in its descriptor area at [`LINKS_OFFSET`](crate::descriptor::LINKS_OFFSET). The number of slots
+/// follows from the cell's memory ([`link_slots`]).
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub struct LinkTable {
+pub struct LinkTable<L: ?Sized = [Link]> {
     /// The number of the last request that was answered; stored last (release).
     answered: AtomicU32,
     /// The answer: the slot, and in the lowest byte a [`LinkRefusal`] or 0.
     result: AtomicU32,
     /// The number of changes of the table, modulo 2^32; incremented (release) after them.
     changes: AtomicU32,
-    links: [Link; MAX_LINKS],
+    links: L,
 }
 
-const _: () = assert!(size_of::<LinkTable>() as u64 <= 2 * PAGE_SIZE);
+const _: () = assert!(size_of::<LinkTable<[Link; MAX_LINKS]>>() as u64 == table_bytes(MAX_LINKS));
 
-impl Default for LinkTable {
+impl<const SLOTS: usize> Default for LinkTable<[Link; SLOTS]> {
     fn default() -> Self {
         let links = core::array::from_fn(|_| Link::default());
         let zero = || AtomicU32::new(0);
@@ -407,6 +433,11 @@ impl Default for LinkTable {
 }
 
 impl LinkTable {
+    /// Returns the table of `slots` slots at an address.
+    pub const fn at(start: *const u8, slots: usize) -> *const Self {
+        core::ptr::slice_from_raw_parts(start.cast::<Link>(), slots) as *const Self
+    }
+
     /// Returns the link at a slot.
     pub fn get(&self, slot: usize) -> Option<&Link> {
         self.links.get(slot)
@@ -606,7 +637,8 @@ mod tests {
 
     #[test]
     fn answers_belong_to_their_request() {
-        let table = LinkTable::default();
+        let table = LinkTable::<[Link; LEAST_LINKS]>::default();
+        let table: &LinkTable = &table;
         table.set_answer(7, Ok(62));
         assert_eq!((table.answer(7), table.answer(6)), (Some(Ok(62)), None));
         for number in 1..=7 {
@@ -618,6 +650,19 @@ mod tests {
     }
 
     #[test]
+    fn the_number_of_slots_follows_from_memory() {
+        const MIB: u64 = 1 << 20;
+        for (memory, slots) in [(0, 31), (2, 31), (7, 31), (8, 63), (28, 223), (64, 511), (1 << 20, 511)] {
+            assert_eq!(link_slots(memory * MIB), slots, "{memory} MiB");
+            assert_eq!(table_bytes(slots), (slots as u64 + 1) / 32 * PAGE_SIZE);
+            assert!(table_bytes(slots) <= PAGE_SIZE.max(memory * MIB / 1024));
+        }
+        let table = LinkTable::<[Link; 63]>::default();
+        let table: &LinkTable = &table;
+        assert_eq!((table.iter().count(), table.get(63).is_none()), (63, true));
+    }
+
+    #[test]
     fn service_names_are_bounded() {
         assert!(service_name(&"s".repeat(MAX_SERVICE_LEN)).is_some());
         assert_eq!(service_name(&"s".repeat(MAX_SERVICE_LEN + 1)), None);
@@ -626,7 +671,8 @@ mod tests {
 
     #[test]
     fn a_table_knows_its_lent_memory_and_the_room_of_its_area() {
-        let table = LinkTable::default();
+        let table = LinkTable::<[Link; LEAST_LINKS]>::default();
+        let table: &LinkTable = &table;
         let link = table.get(5).unwrap();
         link.begin((CellId(9), 3), ApicId(2), 4, &service_name("disk").unwrap());
         link.set_lent(LinkPart::Shared, range(8, 2));

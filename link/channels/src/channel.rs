@@ -2,7 +2,7 @@
 
 use crate::ChannelError;
 use crate::memory::{PeerMemory, SharedMemory};
-use crate::runtime::{LinkSlot, Listening, OpenLink, runtime};
+use crate::runtime::{LinkSlot, Listening, OpenLink, RingSizes, runtime};
 use alloc::rc::Rc;
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -34,6 +34,7 @@ pub struct Channel {
 /// A service of this cell. Dropping it refuses further channels to the service.
 pub struct Listener {
     listening: Rc<Listening>,
+    sizes: RingSizes,
 }
 
 /// Opens a channel to a service of another cell: `CELL/SERVICE`. Completes when the other cell has accepted it.
@@ -41,7 +42,16 @@ pub struct Listener {
 /// # Errors
 /// A [`ChannelError`]; [`ChannelError::Closed`] if the other cell does not listen for the service, or has ended.
 pub async fn open(name: &str) -> Result<Channel, ChannelError> {
+    open_with(name, RingSizes::default()).await
+}
+
+/// Opens a channel like [`open`], with rings of these sizes.
+///
+/// # Errors
+/// As for [`open`]; [`ChannelError::BadSize`] or [`ChannelError::PeerRing`].
+pub async fn open_with(name: &str, sizes: RingSizes) -> Result<Channel, ChannelError> {
     let runtime = runtime()?;
+    let sizes = sizes.checked()?;
     let (target, service) = name.split_once('/').ok_or(ChannelError::BadName)?;
     let service = service_name(service).ok_or(ChannelError::BadName)?;
     if target.len() > MAX_NAME_LEN {
@@ -50,19 +60,13 @@ pub async fn open(name: &str) -> Result<Channel, ChannelError> {
     let target = target.to_string();
     // In a task of its own, which ends even if the caller loses interest: the slot is freed then.
     let opening = async move {
-        let half = runtime.half()?;
-        let memory = runtime.port().ok_or(ChannelError::Unsupported)?.range_of(half);
+        let half = runtime.half(sizes)?;
+        let memory = runtime.port().ok_or(ChannelError::Unsupported)?.range_of(half.words());
         let demand = LinkDemand::Open { target, service, memory };
-        let slot = match runtime.request(&demand).await {
-            Ok(slot) => LinkSlot::new(slot, half),
-            Err(error) => {
-                runtime.put_half(half);
-                return Err(error);
-            }
-        };
+        let slot = LinkSlot::new(runtime.request(&demand).await?, half);
         let state = || runtime.port().and_then(|port| port.table().get(slot.slot)).map(|link| link.state());
         runtime.wait_until(|| (state() != Some(LinkState::Waiting)).then_some(())).await;
-        let link = runtime.connect(slot)?;
+        let link = runtime.connect(slot, sizes)?;
         Ok(Channel { link, reads: Cell::new(0) })
     };
     spawn_task(opening).await
@@ -73,12 +77,21 @@ pub async fn open(name: &str) -> Result<Channel, ChannelError> {
 /// # Errors
 /// A [`ChannelError`].
 pub fn listen(service: &str) -> Result<Listener, ChannelError> {
+    listen_with(service, RingSizes::default())
+}
+
+/// Listens like [`listen`], for channels with rings of these sizes.
+///
+/// # Errors
+/// A [`ChannelError`].
+pub fn listen_with(service: &str, sizes: RingSizes) -> Result<Listener, ChannelError> {
     let runtime = runtime()?;
+    let sizes = sizes.checked()?;
     let service = service_name(service).ok_or(ChannelError::BadName)?;
     if runtime.listening_for(&service).is_some() {
         return Err(ChannelError::NameTaken);
     }
-    Ok(Listener { listening: runtime.listen(service) })
+    Ok(Listener { listening: runtime.listen(service), sizes })
 }
 
 impl Drop for Listener {
@@ -110,14 +123,21 @@ impl Listener {
             }
         })
         .await;
+        let sizes = self.sizes;
         let accepting = async move {
-            let half = runtime.half()?;
-            let memory = runtime.port().ok_or(ChannelError::Unsupported)?.range_of(half);
+            let half = match runtime.half(sizes) {
+                Ok(half) => half,
+                Err(error) => {
+                    runtime.free(slot).await;
+                    return Err(error);
+                }
+            };
+            let memory = runtime.port().ok_or(ChannelError::Unsupported)?.range_of(half.words());
             let result = runtime.request(&LinkDemand::Accept { slot, memory }).await;
             // Frees the slot also if the opener has ended meanwhile.
             let slot = LinkSlot::new(slot, half);
             result.map_err(|_| ChannelError::Closed)?;
-            let link = runtime.connect(slot)?;
+            let link = runtime.connect(slot, sizes)?;
             Ok(Channel { link, reads: Cell::new(0) })
         };
         spawn_task(accepting).await
@@ -204,9 +224,7 @@ impl Channel {
     /// # Errors
     /// A [`ChannelError`].
     pub async fn map(&self, memory: &SharedMemory, access: LinkAccess) -> Result<(), ChannelError> {
-        let runtime = runtime()?;
-        let memory = runtime.port().ok_or(ChannelError::Unsupported)?.range_of(memory.words());
-        self.request(LinkDemand::Share { slot: self.link.slot.slot, memory, access }).await
+        self.share(Some((memory.clone(), access))).await
     }
 
     /// Revokes the memory that is mapped in the peer. On return the peer cannot access it any more.
@@ -214,7 +232,7 @@ impl Channel {
     /// # Errors
     /// A [`ChannelError`].
     pub async fn unmap(&self) -> Result<(), ChannelError> {
-        self.request(LinkDemand::Unshare { slot: self.link.slot.slot }).await
+        self.share(None).await
     }
 
     /// Returns the memory that the peer has mapped for this cell; waits until there is some.
@@ -249,10 +267,10 @@ impl Channel {
         .await;
     }
 
-    async fn request(&self, demand: LinkDemand) -> Result<(), ChannelError> {
-        let runtime = runtime()?;
-        let asking = async move { runtime.request(&demand).await.map(|_| ()) };
-        spawn_task(asking).await
+    async fn share(&self, memory: Option<(SharedMemory, LinkAccess)>) -> Result<(), ChannelError> {
+        let (runtime, slot) = (runtime()?, self.link.slot.clone());
+        // In a task of its own, which holds the memory until the answer.
+        spawn_task(async move { runtime.share(&slot, memory).await }).await
     }
 
     /// After the peer's end, its half is other memory, in which the rings would find room at first.

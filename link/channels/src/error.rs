@@ -18,6 +18,15 @@ pub enum ChannelError {
     Refused(LinkRefusal),
     /// The peer has closed the channel, refused it, violated its protocol, or ended.
     Closed,
+    /// The memory is empty, or longer than this part of a channel can be.
+    BadSize {
+        /// The most pages of 4 KiB.
+        most_pages: usize,
+    },
+    /// The cell has too little memory.
+    NoMemory,
+    /// The peer's ring is larger than this end permits.
+    PeerRing,
     /// The packet is longer than a channel can carry: share memory instead.
     TooLong {
         /// The longest packet, in bytes.
@@ -38,6 +47,11 @@ impl fmt::Display for ChannelError {
             }
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Closed => f.write_str("the other cell has closed the channel, or ended"),
+            Self::BadSize { most_pages } => write!(f, "choose from 1 to {most_pages} pages"),
+            Self::NoMemory => f.write_str("the cell has too little memory: give it more"),
+            Self::PeerRing => f.write_str(
+                "the other cell's ring is larger than this one permits: raise the limit for rings of peers",
+            ),
             Self::TooLong { most_bytes } => {
                 write!(f, "a packet has at most {most_bytes} bytes: send several, or share memory")
             }

@@ -25,8 +25,9 @@ mod error;
 mod memory;
 mod runtime;
 
-pub use channel::{Channel, Listener, READS_IN_A_ROW, listen, open};
+pub use channel::{Channel, Listener, READS_IN_A_ROW, listen, listen_with, open, open_with};
 pub use error::ChannelError;
 pub use isola_abi::links::{LinkAccess, LinkRefusal};
 pub use isola_link_rings::Message;
-pub use memory::{PeerMemory, SharedMemory};
+pub use memory::{MOST_SHARED_PAGES, PeerMemory, SharedMemory};
+pub use runtime::{MOST_RING_PAGES, RingSizes};

@@ -1,53 +1,122 @@
 //! Memory for peers: halves of rings, and shared memory.
 
-use crate::runtime::LinkSlot;
-use alloc::boxed::Box;
+use crate::ChannelError;
+use crate::runtime::{LinkSlot, pool};
 use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
-use isola_abi::links::LinkAccess;
+use isola_abi::layout::PAGE_SIZE;
+use isola_abi::links::{LinkAccess, MAX_LENT_BYTES};
 
-/// The words of a half: 4 pages, of which 128 lines are entries.
-pub(crate) const HALF_WORDS: usize = 4 * PAGE_WORDS;
+/// The most pages of a [`SharedMemory`]: 16 MiB.
+pub const MOST_SHARED_PAGES: usize = (MAX_LENT_BYTES / PAGE_SIZE) as usize;
 
-const PAGE_WORDS: usize = 512;
+/// The words of a page.
+pub(crate) const PAGE_WORDS: usize = PAGE_SIZE as usize / size_of::<AtomicU64>();
 
-/// Memory of whole pages. It is never freed, as a peer may map it at any time until the supervisor has revoked that;
-/// instead it is used again.
-#[repr(align(4096))]
-struct Pages<const WORDS: usize>([AtomicU64; WORDS]);
+type Page = [AtomicU64; PAGE_WORDS];
 
-impl<const WORDS: usize> Pages<WORDS> {
-    fn leak() -> &'static [AtomicU64] {
-        &Box::leak(Box::new(Self([const { AtomicU64::new(0) }; WORDS]))).0
+/// The numbers of pages of a block: powers of two up to [`MOST_SHARED_PAGES`].
+const SIZES: usize = MOST_SHARED_PAGES.ilog2() as usize + 1;
+
+/// Blocks of whole pages that no peer maps, by the binary logarithm of their number of pages. They stay in the pool, so that
+/// references to their words are valid for good.
+#[derive(Default)]
+pub(crate) struct Pool {
+    blocks: RefCell<[Vec<&'static [AtomicU64]>; SIZES]>,
+}
+
+impl Pool {
+    /// Takes a block of at least that many pages, of zeros: a free one, or memory of the heap.
+    fn take(&self, pages: usize) -> Result<&'static [AtomicU64], ChannelError> {
+        if !(1..=MOST_SHARED_PAGES).contains(&pages) {
+            return Err(ChannelError::BadSize { most_pages: MOST_SHARED_PAGES });
+        }
+        let size = pages.next_power_of_two().ilog2() as usize;
+        let free = self.blocks.borrow_mut().get_mut(size).and_then(Vec::pop);
+        match free {
+            Some(words) => {
+                // Another peer may have read the former contents.
+                words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+                Ok(words)
+            }
+            None => allocate(1 << size),
+        }
+    }
+
+    fn put(&self, words: &'static [AtomicU64]) {
+        let size = (words.len() / PAGE_WORDS).ilog2() as usize;
+        if let Some(blocks) = self.blocks.borrow_mut().get_mut(size) {
+            blocks.push(words);
+        }
     }
 }
 
-/// Returns memory for a half.
-pub(crate) fn new_half() -> &'static [AtomicU64] {
-    Pages::<HALF_WORDS>::leak()
+/// Allocates whole pages of zeros. They are never freed.
+fn allocate(pages: usize) -> Result<&'static [AtomicU64], ChannelError> {
+    let zeros = |pages: usize| -> Result<Vec<Page>, ChannelError> {
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(pages).map_err(|_| ChannelError::NoMemory)?;
+        memory.resize_with(pages, || [const { AtomicU64::new(0) }; PAGE_WORDS]);
+        Ok(memory)
+    };
+    let mut memory = zeros(pages)?;
+    if !memory.as_ptr().addr().is_multiple_of(PAGE_SIZE as usize) {
+        // The heap of a cell aligns objects of whole pages, but that of another platform may not.
+        memory = zeros(pages + 1)?;
+    }
+    let skip = memory.as_ptr().addr().next_multiple_of(PAGE_SIZE as usize) - memory.as_ptr().addr();
+    let words: &'static [AtomicU64] = Vec::leak(memory).as_flattened();
+    let first = skip / size_of::<AtomicU64>();
+    words.get(first..first + pages * PAGE_WORDS).ok_or(ChannelError::NoMemory)
 }
 
-/// Memory of this cell that a peer can map: one page.
-#[derive(Clone, Copy, Debug)]
+/// A block that returns to the pool of its core when it is dropped.
+struct Block(&'static [AtomicU64]);
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        pool().put(self.0);
+    }
+}
+
+/// Memory of this cell that a peer can map: whole pages. When all values that refer to it are dropped, and no peer maps it,
+/// it is used again for other shared memory of the same core; it does not return to the heap.
+#[derive(Clone)]
 pub struct SharedMemory {
+    block: Rc<Block>,
     words: &'static [AtomicU64],
 }
 
 impl SharedMemory {
-    /// Allocates a page of zeros. It is never freed, and can be shared again.
-    pub fn new() -> Self {
-        Self { words: Pages::<PAGE_WORDS>::leak() }
+    /// Allocates `pages` pages of 4 KiB, of zeros, from 1 to [`MOST_SHARED_PAGES`]. Takes the next power of two of pages.
+    ///
+    /// # Errors
+    /// [`ChannelError::BadSize`] or [`ChannelError::NoMemory`].
+    pub fn new(pages: usize) -> Result<Self, ChannelError> {
+        let block = Block(pool().take(pages)?);
+        let words = block.0.get(..pages * PAGE_WORDS).unwrap_or_default();
+        Ok(Self { block: Rc::new(block), words })
     }
 
-    /// Returns the words. A peer with write access may change them at any time.
+    /// Returns the words. A peer with write access may change them at any time. The reference is valid for good, but the
+    /// words serve other purposes after the memory was dropped.
     pub fn words(&self) -> &'static [AtomicU64] {
         self.words
     }
+
+    /// Returns the number of pages.
+    pub fn pages(&self) -> usize {
+        self.words.len() / PAGE_WORDS
+    }
 }
 
-impl Default for SharedMemory {
-    fn default() -> Self {
-        Self::new()
+impl fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let holders = Rc::strong_count(&self.block);
+        write!(f, "SharedMemory({} pages, {holders} holders)", self.pages())
     }
 }
 
@@ -91,5 +160,19 @@ impl PeerMemory {
     pub fn store(&self, index: usize, value: u64) -> bool {
         let word = self.words.get(index).filter(|_| self.access == LinkAccess::ReadWrite);
         word.map(|word| word.store(value, Ordering::Release)).is_some()
+    }
+
+    /// Returns the words if the access permits writing.
+    pub fn writable_words(&self) -> Option<&[AtomicU64]> {
+        (self.access == LinkAccess::ReadWrite).then_some(self.words)
+    }
+
+    /// Copies words from `first` on into `to`. Returns whether all exist; if not, `to` is unchanged.
+    #[must_use]
+    pub fn copy_to(&self, first: usize, to: &mut [u64]) -> bool {
+        let from = first.checked_add(to.len()).and_then(|end| self.words.get(first..end));
+        let Some(from) = from else { return false };
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+        true
     }
 }

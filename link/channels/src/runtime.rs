@@ -1,7 +1,7 @@
 //! The links of the cell, on its first core: requests to the supervisor, doorbells, and the tasks that wait for them.
 
 use crate::ChannelError;
-use crate::memory::new_half;
+use crate::memory::{PAGE_WORDS, Pool, SharedMemory};
 use alloc::collections::VecDeque;
 use alloc::rc::{Rc, Weak};
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use core::cell::{Cell, RefCell};
 use core::future::poll_fn;
 use core::sync::atomic::AtomicU64;
 use core::task::{Poll, Waker};
-use isola_abi::links::{DOORBELL_VECTOR, Link, LinkDemand, LinkPart, LinkState, ServiceName};
+use isola_abi::links::{DOORBELL_VECTOR, Link, LinkAccess, LinkDemand, LinkPart, LinkState, ServiceName};
 use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_events::interrupt::on_interrupt;
 use isola_events::polling::{AdaptivePolling, PollingMode, PollingThresholds};
@@ -22,20 +22,55 @@ static RUNTIME: Ebb<Runtime> = Ebb::new();
 /// The rings of a link: this cell's half, and the peer's.
 pub(crate) type Rings = Ring<&'static [AtomicU64], &'static [AtomicU64]>;
 
+/// The most pages of a half: 1 MiB.
+pub const MOST_RING_PAGES: usize = 256;
+
+/// The sizes of the two rings of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingSizes {
+    /// The pages of the ring to which this cell writes, from 1 to [`MOST_RING_PAGES`]. Slightly less than the largest power
+    /// of two of bytes below them is the longest packet.
+    pub pages: usize,
+    /// The most pages of the peer's ring, which limit the memory that a received packet can take.
+    pub most_peer_pages: usize,
+}
+
+impl Default for RingSizes {
+    /// Returns 4 pages, for packets of 8,184 bytes, and 64 KiB for the peer.
+    fn default() -> Self {
+        Self { pages: 4, most_peer_pages: 16 }
+    }
+}
+
+impl RingSizes {
+    /// Returns the sizes if they are within the limits.
+    pub(crate) fn checked(self) -> Result<Self, ChannelError> {
+        let is_right = |pages| (1..=MOST_RING_PAGES).contains(&pages);
+        if is_right(self.pages) && is_right(self.most_peer_pages) {
+            Ok(self)
+        } else {
+            Err(ChannelError::BadSize { most_pages: MOST_RING_PAGES })
+        }
+    }
+}
+
 /// A link in the table. The slot is freed when this is dropped, after all references to the peer's memory.
 #[derive(Debug)]
 pub(crate) struct LinkSlot {
     pub(crate) slot: usize,
-    half: &'static [AtomicU64],
+    /// The memory that the peer maps or may map: the half, and what was shared.
+    half: SharedMemory,
+    shared: RefCell<Option<SharedMemory>>,
+    is_sharing: Cell<bool>,
 }
 
 impl Drop for LinkSlot {
     fn drop(&mut self) {
-        let (slot, half) = (self.slot, self.half);
+        let (slot, memory) = (self.slot, (self.half.clone(), self.shared.take()));
         spawn_task(async move {
             RUNTIME.free(slot).await;
-            // From here on no peer maps the half.
-            RUNTIME.halves.borrow_mut().push(half);
+            // From here on no peer maps the memory.
+            drop(memory);
         })
         .detach();
     }
@@ -125,8 +160,7 @@ pub(crate) struct Runtime {
     listening: RefCell<Vec<(ServiceName, Weak<Listening>)>>,
     /// The slots whose invitation has a listener, or is being refused, until they are free.
     dispatched: RefCell<Vec<usize>>,
-    /// Halves that no peer maps.
-    halves: RefCell<Vec<&'static [AtomicU64]>>,
+    pool: Pool,
     polling: RefCell<Option<AdaptivePolling>>,
     /// Whether an event is queued that polls the links.
     is_queued: Cell<bool>,
@@ -136,6 +170,11 @@ impl Representative for Runtime {
     fn create() -> Self {
         Self::default()
     }
+}
+
+/// Returns the calling core's memory for peers.
+pub(crate) fn pool() -> &'static Pool {
+    &RUNTIME.pool
 }
 
 /// Returns the runtime, on the first core of a cell with a supervisor.
@@ -263,15 +302,36 @@ impl Runtime {
     }
 
     /// Returns an initialised half, of memory that no peer maps.
-    pub(crate) fn half(&self) -> Result<&'static [AtomicU64], ChannelError> {
-        let words = self.halves.borrow_mut().pop().unwrap_or_else(new_half);
-        Half::new(words).map_err(|_| ChannelError::Unsupported)?.init();
-        Ok(words)
+    pub(crate) fn half(&self, sizes: RingSizes) -> Result<SharedMemory, ChannelError> {
+        let half = SharedMemory::new(sizes.pages)?;
+        Half::new(half.words()).map_err(|_| ChannelError::Unsupported)?.init();
+        Ok(half)
     }
 
-    /// Takes a half back that was not given to a peer.
-    pub(crate) fn put_half(&self, half: &'static [AtomicU64]) {
-        self.halves.borrow_mut().push(half);
+    /// Shares memory over a link, or revokes the memory that is shared.
+    pub(crate) async fn share(
+        &self,
+        slot: &LinkSlot,
+        memory: Option<(SharedMemory, LinkAccess)>,
+    ) -> Result<(), ChannelError> {
+        let port = self.port().ok_or(ChannelError::Unsupported)?;
+        // One request at a time for a link, so that the order of the answers is that of the requests.
+        self.wait_until(|| (!slot.is_sharing.replace(true)).then_some(())).await;
+        let demand = match &memory {
+            Some((memory, access)) => {
+                let memory = port.range_of(memory.words());
+                LinkDemand::Share { slot: slot.slot, memory, access: *access }
+            }
+            None => LinkDemand::Unshare { slot: slot.slot },
+        };
+        let result = self.request(&demand).await;
+        if result.is_ok() {
+            // The supervisor has revoked the memory that was shared before.
+            slot.shared.replace(memory.map(|(memory, _)| memory));
+        }
+        slot.is_sharing.set(false);
+        self.waiting.take().into_iter().for_each(Waker::wake);
+        result.map(|_| ())
     }
 
     /// Sends a request to the supervisor, and returns its answer.
@@ -297,10 +357,17 @@ impl Runtime {
     }
 
     /// Makes a link that is open usable.
-    pub(crate) fn connect(&self, slot: Rc<LinkSlot>) -> Result<Rc<OpenLink>, ChannelError> {
+    pub(crate) fn connect(
+        &self,
+        slot: Rc<LinkSlot>,
+        sizes: RingSizes,
+    ) -> Result<Rc<OpenLink>, ChannelError> {
         let port = self.port().ok_or(ChannelError::Unsupported)?;
         let peer = port.peer_words(slot.slot, LinkPart::Ring).ok_or(ChannelError::Closed)?.0;
-        let own = Half::new(slot.half).map_err(|_| ChannelError::Closed)?;
+        if peer.len() > sizes.most_peer_pages * PAGE_WORDS {
+            return Err(ChannelError::PeerRing);
+        }
+        let own = Half::new(slot.half.words()).map_err(|_| ChannelError::Closed)?;
         let peer = Half::new(peer).map_err(|_| ChannelError::Closed)?;
         let rings = RefCell::new(Ring::new(own, peer));
         let open = Rc::new(OpenLink {
@@ -318,7 +385,7 @@ impl Runtime {
 }
 
 impl LinkSlot {
-    pub(crate) fn new(slot: usize, half: &'static [AtomicU64]) -> Rc<Self> {
-        Rc::new(Self { slot, half })
+    pub(crate) fn new(slot: usize, half: SharedMemory) -> Rc<Self> {
+        Rc::new(Self { slot, half, shared: RefCell::default(), is_sharing: Cell::default() })
     }
 }

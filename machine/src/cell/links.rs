@@ -1,9 +1,9 @@
 //! Links to other cells from the cell's side, see [`isola_abi::links`].
 
-use super::report;
+use super::{live, report};
 use crate::apic::local;
 use crate::authority::Authority;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::descriptor::LINKS_OFFSET;
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::{DESCRIPTOR, DIRECT_MAP, LINK_PAGES, LINKS, PAGE_SIZE};
@@ -11,9 +11,10 @@ use isola_abi::links::{DOORBELL_VECTOR, LinkAccess, LinkDemand, LinkPart, LinkSt
 
 /// Returns the cell's links.
 pub fn table() -> &'static LinkTable {
-    // SAFETY: in every cell the table is mapped there, permanently, and consists of atomics; elsewhere see the module
-    // documentation of `cell`.
-    unsafe { &*((DESCRIPTOR as usize + LINKS_OFFSET) as *const LinkTable) }
+    let slots = live().link_slots.load(Ordering::Relaxed) as usize;
+    // SAFETY: in every cell the table is mapped there, permanently, with that many slots, and consists of atomics;
+    // elsewhere see the module documentation of `cell`.
+    unsafe { &*LinkTable::at((DESCRIPTOR as usize + LINKS_OFFSET) as *const u8, slots) }
 }
 
 /// Writes a request about a link into the report. The caller notifies the supervisor. Returns the request's number.

@@ -11,9 +11,10 @@
 use super::ownership::{CellResources, DeviceAddress};
 use super::persistent::RecordState;
 use alloc::vec::Vec;
-use isola_abi::descriptor::Core;
+use isola_abi::descriptor::{Core, area_bytes};
 use isola_abi::id::{MAX_CORES, PhysAddr, PhysRange};
-use isola_abi::layout::{DESCRIPTOR_SIZE, PAGE_SIZE, report_bytes};
+use isola_abi::layout::{PAGE_SIZE, report_bytes};
+use isola_abi::links::{LEAST_LINKS, MAX_LINKS};
 use isola_abi::stage::Stage;
 
 /// The unit of cells' memory, in bytes: all ranges are multiples of it.
@@ -107,6 +108,7 @@ fn is_possible(claim: &Claim, machine: &MachineResources<'_>) -> bool {
         core_pages,
         core_slots,
         activity_slots,
+        link_slots,
         descriptor,
         report,
         tables,
@@ -132,12 +134,13 @@ fn is_possible(claim: &Claim, machine: &MachineResources<'_>) -> bool {
         claim.location,
         pages(root, PAGE_SIZE),
         pages(core_pages, core_bytes),
-        pages(descriptor, DESCRIPTOR_SIZE),
+        pages(descriptor, area_bytes((*link_slots as usize).min(MAX_LINKS))),
         pages(report, report_bytes((*core_slots as usize).min(MAX_CORES), *activity_slots as usize)),
     ];
     cores.is_empty() == (*stage == Stage::Quarantined)
         && has_first != cores.is_empty()
         && (1..=MAX_CORES).contains(&(*core_slots as usize))
+        && (LEAST_LINKS..=MAX_LINKS).contains(&(*link_slots as usize))
         && claim.cores.len() <= *core_slots as usize
         && distinct(&cores, |one, other| one.id == other.id)
         && cores.iter().all(|core| machine.cores.iter().any(|at| (at.id, at.apic) == (core.id, core.apic)))
@@ -205,6 +208,7 @@ mod tests {
                 core_pages: at(7),
                 core_slots: 3,
                 activity_slots: 32,
+                link_slots: LEAST_LINKS as u32,
                 descriptor: at(10),
                 report: at(20),
                 tables: alloc::vec![PhysRange::new(at(6), PAGE_SIZE)],
@@ -300,6 +304,9 @@ mod tests {
         change(|claim| claim.resources.core_slots = MAX_CORES as u32 + 1);
         change(|claim| claim.resources.activity_slots = 1 << 20);
         change(|claim| claim.resources.activity_slots = u32::MAX);
+        change(|claim| claim.resources.link_slots = 0);
+        change(|claim| claim.resources.link_slots = MAX_LINKS as u32);
+        change(|claim| claim.resources.link_slots = u32::MAX);
         change(|claim| claim.resources.devices.push(DeviceAddress::Mmio(PhysAddr(0))));
         change(|claim| claim.resources.tables.push(PhysRange::new(PhysAddr(0), PAGE_SIZE)));
     }

@@ -58,6 +58,8 @@ pub struct CellResources {
     pub core_slots: u32,
     /// The number of activity slots of its ledger.
     pub activity_slots: u32,
+    /// The number of slots for links.
+    pub link_slots: u32,
     /// The descriptor's area.
     pub descriptor: PhysAddr,
     /// The report.
@@ -190,6 +192,7 @@ mod tests {
             core_pages: PhysAddr(2 << 21),
             core_slots: 3,
             activity_slots: 32,
+            link_slots: 31,
             descriptor: PhysAddr(3 << 21),
             report: PhysAddr(4 << 21),
             tables: Vec::new(),

@@ -20,13 +20,15 @@ use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::descriptor::{
     self, BODY_OFFSET, Descriptor, DescriptorError, ImageSegment, InterruptMode, PoolRange, Transport,
+    area_bytes,
 };
 use isola_abi::id::{ApicId, MAX_CORES, PhysAddr, PhysRange};
 use isola_abi::layout::{
-    DESCRIPTOR, DESCRIPTOR_SIZE, DEVICES, DIRECT_MAP, LOCAL_APIC, PAGE_SIZE, REGION_TABLES, REGIONS, REPORT,
+    DESCRIPTOR, DEVICES, DIRECT_MAP, LOCAL_APIC, PAGE_SIZE, REGION_TABLES, REGIONS, REPORT,
     ROOT_TABLE, SHARED, STACK_SIZE, TABLES, report_bytes,
 };
 use isola_abi::ledger;
+use isola_abi::links::{LEAST_LINKS, link_slots};
 use isola_abi::stage::Stage;
 
 /// The first vector of devices on interrupt lines in a cell, and the number of such vectors.
@@ -150,7 +152,7 @@ pub fn needed_bytes(own_bytes: u64, shared_bytes: u64, cores: usize, core_slots:
     let ownership = ownership_record_bytes(OWNERSHIP_RANGES, cores);
     own_bytes
         + report_bytes(core_slots, ledger::slots(own_bytes, core_slots))
-        + DESCRIPTOR_SIZE
+        + area_bytes(link_slots(own_bytes))
         + ownership
         + tables * PAGE_SIZE
         + cores as u64 * STACKS_BYTES
@@ -172,6 +174,7 @@ impl CellSpace {
         };
         let (core_count, core_slots) = (descriptor.cores.len(), descriptor.core_slot_count as usize);
         let slots = ledger::slots(descriptor.memory_bytes, core_slots);
+        let link_slots = link_slots_of(&descriptor);
         let first_apic = descriptor.cores.first().map_or(ApicId(0), |core| core.apic);
         let cores = descriptor.cores.clone();
         let ranges = grant.len();
@@ -186,6 +189,7 @@ impl CellSpace {
                     core_pages: parts.core_pages,
                     core_slots: core_slots as u32,
                     activity_slots: slots as u32,
+                    link_slots: link_slots as u32,
                     descriptor: parts.descriptor,
                     report: parts.report,
                     tables: parts.growth_tables.iter().map(Region::range).collect(),
@@ -202,6 +206,7 @@ impl CellSpace {
                     entry,
                     core_slots,
                     activity_slots: slots,
+                    link_slots,
                     first_apic,
                     core_pages: parts.core_pages,
                     descriptor: parts.descriptor,
@@ -212,6 +217,7 @@ impl CellSpace {
                 devices.iter_mut().for_each(|device| device.lend(share.clone()));
                 share.live().core_slot_count.store(core_slots as u32, Ordering::Relaxed);
                 share.live().activity_slots.store(slots as u32, Ordering::Relaxed);
+                share.live().link_slots.store(link_slots as u32, Ordering::Relaxed);
                 share.live().unplug_request.next_generation();
                 let tables = Stock::new(parts.growth_tables);
                 let hot_plug = HotPlug::new(builder.space, tables, grant, parts.pool, core_count);
@@ -226,6 +232,11 @@ impl CellSpace {
             }
         }
     }
+}
+
+/// Returns the number of slots for links of a cell, or of a standalone image, which has no peers.
+fn link_slots_of(descriptor: &Descriptor) -> usize {
+    if descriptor.supervisor.is_some() { link_slots(descriptor.memory_bytes) } else { LEAST_LINKS }
 }
 
 fn failure(error: BuildError, grant: Vec<PhysRange>) -> BuildFailure {
@@ -304,7 +315,8 @@ impl Builder {
         let core_pages = self.add_tables(vectors, core_slots as u64)?;
         let report_bytes = report_bytes(core_slots, ledger::slots(descriptor.memory_bytes, core_slots));
         let report = self.add_area(REPORT, report_bytes, Rights::ReadWrite)?.into_range().start;
-        let mut area = self.add_area(DESCRIPTOR, DESCRIPTOR_SIZE, Rights::Read)?;
+        let descriptor_bytes = area_bytes(link_slots_of(&descriptor));
+        let mut area = self.add_area(DESCRIPTOR, descriptor_bytes, Rights::Read)?;
         let growth_bytes = descriptor.memory_max_bytes - descriptor.memory_bytes;
         // Without a supervisor no operator can plug memory.
         let given = if descriptor.supervisor.is_some() { self.stock.len_bytes() } else { 0 };

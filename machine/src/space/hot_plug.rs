@@ -395,6 +395,7 @@ mod tests {
     use isola_abi::descriptor::LiveWords;
     use isola_abi::id::{ApicId, PhysAddr};
     use isola_abi::layout::DESCRIPTOR_SIZE;
+    use isola_abi::links::LEAST_LINKS;
 
     const CHUNK_PAGES: u64 = SMALLEST_BLOCK / PAGE_SIZE;
 
@@ -409,6 +410,7 @@ mod tests {
             entry: 0,
             core_slots: 0,
             activity_slots: 0,
+            link_slots: LEAST_LINKS,
             first_apic: ApicId(0),
             core_pages: PhysAddr(0),
             descriptor,
@@ -526,6 +528,7 @@ mod tests {
             entry: 0,
             core_slots: 0,
             activity_slots: 0,
+            link_slots: LEAST_LINKS,
             first_apic: ApicId(0),
             core_pages: PhysAddr(0),
             descriptor,

@@ -118,7 +118,7 @@ mod tests {
     use core::sync::atomic::AtomicUsize;
     use isola_abi::id::CellId;
     use isola_abi::layout::DESCRIPTOR_SIZE;
-    use isola_abi::links::LinkState;
+    use isola_abi::links::{LEAST_LINKS, LinkState};
 
     /// Creates a space of tables, a descriptor, and a pool of some pages.
     fn space(tables: u64) -> (CellSpace, PhysRange) {
@@ -130,6 +130,7 @@ mod tests {
             entry: 0,
             core_slots: 0,
             activity_slots: 0,
+            link_slots: LEAST_LINKS,
             first_apic: ApicId(7),
             core_pages: PhysAddr(0),
             descriptor,

@@ -64,6 +64,8 @@ pub(crate) struct Built {
     core_slots: usize,
     /// The number of activity slots of the ledger.
     activity_slots: usize,
+    /// The number of slots for links.
+    link_slots: usize,
     /// The core at the first slot, which never leaves.
     first_apic: ApicId,
     /// The core slots' pages of descriptor tables, in their order.
@@ -251,9 +253,10 @@ impl CellSpace {
 impl Built {
     /// Returns the cell's links.
     fn links(&self) -> &LinkTable {
-        // SAFETY: as for the live words, of which the table is a few pages behind; it consists of atomics, too, and its
-        // offset is a multiple of its alignment.
-        unsafe { &*direct(PhysAddr(self.descriptor.0 + LINKS_OFFSET as u64)).cast::<LinkTable>() }
+        let table = direct(PhysAddr(self.descriptor.0 + LINKS_OFFSET as u64));
+        // SAFETY: as for the live words, of which the table is a few pages behind, with room for that many slots; it
+        // consists of atomics, too, and its offset is a multiple of its alignment.
+        unsafe { &*LinkTable::at(table, self.link_slots) }
     }
 
     /// Returns the live words.

@@ -119,6 +119,7 @@ impl CellSpace {
             entry: resources.entry,
             core_slots,
             activity_slots: resources.activity_slots as usize,
+            link_slots: resources.link_slots as usize,
             first_apic: claim.cores().next().map_or(ApicId(0), |core| core.apic),
             core_pages: resources.core_pages,
             descriptor: resources.descriptor,

@@ -15,7 +15,7 @@ use isola_abi::growth::{Answer, MAX_PLUGGED_BLOCKS, PluggedMemory};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
 use isola_abi::layout::{LINK_PAGES, PAGE_SIZE};
 use isola_abi::ledger::{LEAST_SLOTS, Ledger};
-use isola_abi::links::{LinkAccess, LinkTable, LinkWindow};
+use isola_abi::links::{LEAST_LINKS, Link, LinkAccess, LinkTable, LinkWindow};
 use isola_abi::management::DeviceLocation;
 use isola_abi::query::{Line, Queries};
 use isola_abi::report::Report;
@@ -98,7 +98,7 @@ impl SharedWords {
             queries: Rc::new(Queries::default()),
             slots: Rc::new(CoreSlots::default()),
             slots_with_stacks: Rc::new(Cell::new(cores)),
-            links: Rc::default(),
+            links: Rc::new(LinkTable::<[Link; LEAST_LINKS]>::default()),
             link_area: Rc::default(),
         }
     }

@@ -26,7 +26,7 @@ pub async fn attack(cell: &str) -> Result<(), ChannelError> {
         random
     };
     for attack in 0..ATTACKS {
-        let half = SharedMemory::new().words();
+        let half = SharedMemory::new(1)?.words();
         let service = service_name(if attack % 3 == 0 { "memory" } else { "echo" }).unwrap_or_default();
         let demand = LinkDemand::Open { target: cell.into(), service, memory: port.range_of(half) };
         let number = port.send(&demand);

@@ -114,7 +114,7 @@ async fn use_all(cell: &str) -> Result<(), ChannelError> {
     }
     println!("channels: echo is right");
 
-    let memory = SharedMemory::new();
+    let memory = SharedMemory::new(1)?;
     for (access, answer, sum) in
         [(LinkAccess::ReadWrite, &b"add"[..], 41), (LinkAccess::Read, b"read-only", 40)]
     {
@@ -184,7 +184,7 @@ async fn die(step: &str, cell: &str) -> Result<(), ChannelError> {
         }
         "sharing" => {
             let adder = open(&format!("{cell}/memory")).await?;
-            adder.map(&SharedMemory::new(), LinkAccess::ReadWrite).await?;
+            adder.map(&SharedMemory::new(1)?, LinkAccess::ReadWrite).await?;
             for _ in 0..20 {
                 adder.write(b"add").await?;
             }
