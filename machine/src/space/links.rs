@@ -13,7 +13,7 @@ use crate::paging::Rights;
 use alloc::vec::Vec;
 use isola_abi::id::{ApicId, PhysAddr, PhysRange};
 use isola_abi::layout::{LINK_PAGES, LINKS, PAGE_SIZE};
-use isola_abi::links::{DOORBELL_VECTOR, LinkAccess, LinkPart, LinkTable, LinkWindow, MAX_LENT_BYTES};
+use isola_abi::links::{DOORBELL_VECTOR, LinkAccess, LinkTable, LinkWindow, MAX_LENT_BYTES};
 
 impl CellSpace {
     /// Returns the cell's links.
@@ -61,18 +61,21 @@ impl CellSpace {
         }
     }
 
-    /// Returns the memory of other cells that this one maps.
-    pub fn peer_memory(&self) -> Vec<PhysRange> {
-        let windows = self.links().iter().flat_map(|(_, link)| LinkPart::ALL.map(|part| link.window(part)));
-        let pages = windows.flatten().flat_map(|window| {
-            let first = u64::from(window.page);
-            first..first + u64::from(window.pages)
-        });
+    /// Returns the memory of other cells that this one maps in a window.
+    pub fn peer_memory_in(&self, window: LinkWindow) -> Vec<PhysRange> {
+        let first = u64::from(window.page);
         let space = &self.hot_plug.space;
         let scratch = space.translate(LINKS).map(|at| at.phys);
+        let pages = first..first + u64::from(window.pages);
         let found = pages.filter_map(|page| space.translate(LINKS + page * PAGE_SIZE));
-        let foreign = found.map(|at| at.phys).filter(|phys| Some(*phys) != scratch);
-        foreign.map(|phys| PhysRange::new(phys, PAGE_SIZE)).collect()
+        let mut ranges: Vec<PhysRange> = Vec::new();
+        for phys in found.map(|at| at.phys).filter(|phys| Some(*phys) != scratch) {
+            match ranges.last_mut() {
+                Some(range) if range.end() == phys => range.len_bytes += PAGE_SIZE,
+                _ => ranges.push(PhysRange::new(phys, PAGE_SIZE)),
+            }
+        }
+        ranges
     }
 
     /// Returns the APIC id of the cell's first core, to which doorbells go.
@@ -118,7 +121,7 @@ mod tests {
     use core::sync::atomic::AtomicUsize;
     use isola_abi::id::CellId;
     use isola_abi::layout::DESCRIPTOR_SIZE;
-    use isola_abi::links::{LEAST_LINKS, LinkState};
+    use isola_abi::links::{LEAST_LINKS, LinkPart, LinkState};
 
     /// Creates a space of tables, a descriptor, and a pool of some pages.
     fn space(tables: u64) -> (CellSpace, PhysRange) {
@@ -174,12 +177,12 @@ mod tests {
             assert_eq!(at(&space, 1 + page as u32), Some((phys, Rights::Read)));
         }
         assert_eq!(at(&space, 4), None);
-        assert_eq!(space.peer_memory().len(), 3);
+        assert_eq!(space.peer_memory_in(window), [memory]);
         space.unmap_peer(window);
         let (scratch, rights) = at(&space, 0).unwrap();
         assert_eq!(rights, Rights::ReadWrite);
         assert!((1..4).all(|page| at(&space, page) == Some((scratch, Rights::Read))));
-        assert!(space.peer_memory().is_empty());
+        assert!(space.peer_memory_in(window).is_empty());
         let again = LinkWindow { access: LinkAccess::ReadWrite, ..window };
         assert_eq!(space.map_peer(Authority::OWN, again, memory), Some(true), "the scratch page was there");
         assert_eq!(at(&space, 1), Some((memory.start, Rights::ReadWrite)));
@@ -216,7 +219,7 @@ mod tests {
             // The scratch page, and tables of three levels; the first entry of the next table.
             assert_eq!(mapped.is_some(), tables >= 4, "{tables}");
             space.unmap_peer(window);
-            assert!(space.peer_memory().is_empty());
+            assert!(space.peer_memory_in(window).is_empty());
         }
     }
 

@@ -5,7 +5,7 @@ use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::growth::Answer;
 use isola_abi::id::{ApicId, NodeId, PhysRange};
 use isola_abi::ledger::Ledger;
-use isola_abi::links::{LinkAccess, LinkTable, LinkWindow};
+use isola_abi::links::{LinkAccess, LinkPart, LinkTable, LinkWindow};
 use isola_abi::query::Line;
 use isola_abi::report::Report;
 use isola_abi::stage::Stage;
@@ -150,8 +150,14 @@ pub trait CellSpace {
     /// have [flushed their TLBs](Self::flush).
     fn unmap_peer(&mut self, window: LinkWindow);
 
-    /// Returns the memory of other cells that this one maps.
-    fn peer_memory(&self) -> Vec<PhysRange>;
+    /// Returns the memory of other cells that this one maps in a window.
+    fn peer_memory_in(&self, window: LinkWindow) -> Vec<PhysRange>;
+
+    /// Returns the memory of other cells that this one maps in the windows of its table.
+    fn peer_memory(&self) -> Vec<PhysRange> {
+        let windows = self.links().iter().flat_map(|(_, link)| LinkPart::ALL.map(|part| link.window(part)));
+        windows.flatten().flat_map(|window| self.peer_memory_in(window)).collect()
+    }
 
     /// Makes every core of the cell flush its TLB. Returns whether all did; if not, one can still access memory that was
     /// unmapped.

@@ -437,9 +437,10 @@ impl CellSpace for FakeSpace {
         }
     }
 
-    fn peer_memory(&self) -> Vec<PhysRange> {
+    fn peer_memory_in(&self, window: LinkWindow) -> Vec<PhysRange> {
         let area = self.words.link_area.borrow();
-        area.mapped.values().flatten().map(|phys| PhysRange::new(*phys, PAGE_SIZE)).collect()
+        let pages = area.mapped.range(window.page..window.page + window.pages);
+        pages.filter_map(|(_, phys)| *phys).map(|phys| PhysRange::new(phys, PAGE_SIZE)).collect()
     }
 
     fn flush(&self, cores: &[Option<FakeCore>]) -> bool {

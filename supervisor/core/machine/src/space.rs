@@ -222,8 +222,8 @@ impl CellSpace for Space {
         self.0.unmap_peer(window);
     }
 
-    fn peer_memory(&self) -> Vec<PhysRange> {
-        self.0.peer_memory()
+    fn peer_memory_in(&self, window: LinkWindow) -> Vec<PhysRange> {
+        self.0.peer_memory_in(window)
     }
 
     fn flush(&self, cores: &[Option<Core>]) -> bool {

@@ -86,10 +86,9 @@ impl<H: Hardware> OwnedCell<H> {
         if windows.is_empty() {
             return Vec::new();
         }
-        let mut revoked = self.space.peer_memory();
+        let revoked: Vec<_> =
+            windows.iter().flat_map(|window| self.space.peer_memory_in(*window)).collect();
         windows.into_iter().for_each(|window| self.space.unmap_peer(window));
-        let left = self.space.peer_memory();
-        revoked.retain(|page| !left.contains(page));
         if revoked.is_empty() || self.space.flush(&self.cores) { Vec::new() } else { revoked }
     }
 }
