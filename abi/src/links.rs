@@ -147,6 +147,8 @@ pub enum LinkRefusal {
     WrongState = 6,
     /// The request is unintelligible.
     Malformed = 7,
+    /// A core of the cell that loses the memory does not flush its TLB, and may still access it.
+    Exposed = 8,
 }
 
 impl LinkRefusal {
@@ -159,6 +161,7 @@ impl LinkRefusal {
             4 => Self::BadMemory,
             5 => Self::NoTables,
             6 => Self::WrongState,
+            8 => Self::Exposed,
             _ => Self::Malformed,
         }
     }
@@ -175,6 +178,7 @@ impl fmt::Display for LinkRefusal {
             Self::BadMemory => "the memory is not whole pages of the cell's pool, at most 16 MiB",
             Self::NoTables => "a cell has no memory for page tables: give it more memory",
             Self::WrongState => "the link is not open",
+            Self::Exposed => "a core does not flush its TLB and may still access the memory: stop its cell",
             Self::Malformed => "the supervisor does not understand the request",
         })
     }
@@ -419,6 +423,8 @@ pub struct LinkTable<L: ?Sized = [Link]> {
     result: AtomicU32,
     /// The number of changes of the table, modulo 2^32; incremented (release) after them.
     changes: AtomicU32,
+    /// The cell's id, once it has had a link; 0 before. A restarted supervisor finds the peers of a cell by it.
+    owner: AtomicU32,
     links: L,
 }
 
@@ -428,7 +434,7 @@ impl<const SLOTS: usize> Default for LinkTable<[Link; SLOTS]> {
     fn default() -> Self {
         let links = core::array::from_fn(|_| Link::default());
         let zero = || AtomicU32::new(0);
-        Self { answered: zero(), result: zero(), changes: zero(), links }
+        Self { answered: zero(), result: zero(), changes: zero(), owner: zero(), links }
     }
 }
 
@@ -446,6 +452,22 @@ impl LinkTable {
     /// Returns all slots and their links.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Link)> {
         self.links.iter().enumerate()
+    }
+
+    /// Returns the id of the cell that has the table, if it has had a link.
+    pub fn owner(&self) -> Option<CellId> {
+        let id = self.owner.load(Ordering::Relaxed);
+        (id != 0).then_some(CellId(id))
+    }
+
+    /// Records the id of the cell that has the table. For the supervisor.
+    pub fn set_owner(&self, owner: CellId) {
+        self.owner.store(owner.0, Ordering::Relaxed);
+    }
+
+    /// Returns whether a slot has a link.
+    pub fn has_links(&self) -> bool {
+        self.links.iter().any(|link| link.state() != LinkState::Free)
     }
 
     /// Returns the number of changes of the table, modulo 2^32.
@@ -641,7 +663,7 @@ mod tests {
         let table: &LinkTable = &table;
         table.set_answer(7, Ok(62));
         assert_eq!((table.answer(7), table.answer(6)), (Some(Ok(62)), None));
-        for number in 1..=7 {
+        for number in 1..=8 {
             let refusal = LinkRefusal::from_u32(number);
             assert_eq!(refusal as u32, number);
             table.set_answer(8, Err(refusal));

@@ -357,11 +357,7 @@ impl Runtime {
     }
 
     /// Makes a link that is open usable.
-    pub(crate) fn connect(
-        &self,
-        slot: Rc<LinkSlot>,
-        sizes: RingSizes,
-    ) -> Result<Rc<OpenLink>, ChannelError> {
+    pub(crate) fn connect(&self, slot: Rc<LinkSlot>, sizes: RingSizes) -> Result<Rc<OpenLink>, ChannelError> {
         let port = self.port().ok_or(ChannelError::Unsupported)?;
         let peer = port.peer_words(slot.slot, LinkPart::Ring).ok_or(ChannelError::Closed)?.0;
         if peer.len() > sizes.most_peer_pages * PAGE_WORDS {

@@ -24,8 +24,8 @@ use isola_abi::descriptor::{
 };
 use isola_abi::id::{ApicId, MAX_CORES, PhysAddr, PhysRange};
 use isola_abi::layout::{
-    DESCRIPTOR, DEVICES, DIRECT_MAP, LOCAL_APIC, PAGE_SIZE, REGION_TABLES, REGIONS, REPORT,
-    ROOT_TABLE, SHARED, STACK_SIZE, TABLES, report_bytes,
+    DESCRIPTOR, DEVICES, DIRECT_MAP, LOCAL_APIC, PAGE_SIZE, REGION_TABLES, REGIONS, REPORT, ROOT_TABLE,
+    SHARED, STACK_SIZE, TABLES, report_bytes,
 };
 use isola_abi::ledger;
 use isola_abi::links::{LEAST_LINKS, link_slots};

@@ -3,7 +3,7 @@
 use isola_abi::growth::Answer;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
 use isola_abi::integrity::ImageDigest;
-use isola_abi::links::{LinkAccess, LinkRefusal, LinkState, MAX_LINKS_TO_PEER};
+use isola_abi::links::{LinkAccess, LinkPart, LinkRefusal, LinkState, MAX_LINKS_TO_PEER};
 use isola_abi::management::{
     CellSpec, CoreOwner, CorePlacement, LendingSpec, NetworkSpec, RestartPolicy, Text,
 };
@@ -91,7 +91,13 @@ impl Bench {
     }
 
     /// Makes the supervisor fail. The next one adopts the cells under these ids, as far as it can.
-    fn fail(mut self, ids: &[u32]) -> Self {
+    /// Makes the supervisor fail. The next one adopts the cells in order under these ids, and dismantles those that it
+    /// cannot adopt. If `ends` is set, it ends the first adopted cell at once.
+    fn fail(self, ids: &[u32]) -> Self {
+        self.fail_and(ids, false)
+    }
+
+    fn fail_and(mut self, ids: &[u32], ends: bool) -> Self {
         self.store.clear();
         self.restarts += 1;
         let (machine, ranges) = (self.core.into_hardware(), self.image.iter().map(SharedPages::range));
@@ -103,6 +109,9 @@ impl Bench {
         for (cell, id) in cells.into_iter().zip(ids.iter().cycle()) {
             if let Err(cell) = core.adopt(cell, CellId(*id)) {
                 core.give_up(cell);
+            } else if ends {
+                let _ = core.end(CellId(ids[0]), vec![3]);
+                let _ = core.release(CellId(ids[0]));
             }
         }
         Self { core, image: shared.into_iter().next(), ..self }
@@ -301,6 +310,7 @@ enum Call {
     Unshare(u32, usize),
     CloseLink(u32, usize),
     FillSpaces(bool),
+    FailAndEnd(Vec<u32>),
 }
 
 fn any_call() -> impl Strategy<Value = Call> {
@@ -362,6 +372,7 @@ fn any_link_call() -> impl Strategy<Value = Call> {
     prop_oneof![
         4 => id().prop_map(|id| Call::Build { id, cores: 1, mib: 6, network: false, disk: None }),
         4 => id().prop_map(Call::Start),
+        4 => id().prop_map(Call::Save),
         6 => (id(), id(), page()).prop_map(|(from, to, page)| Call::OpenLink { from, to, page }),
         8 => (id(), slot(), page()).prop_map(|(id, slot, page)| Call::AcceptLink { id, slot, page }),
         4 => (id(), slot(), page()).prop_map(|(id, slot, page)| Call::Share { id, slot, page }),
@@ -377,6 +388,8 @@ fn any_link_call() -> impl Strategy<Value = Call> {
         1 => stuck.prop_map(Call::StickCore),
         1 => full.prop_map(Call::FillSpaces),
         1 => proptest::collection::vec(id(), 1..4).prop_map(Call::Fail),
+        2 => Just(Call::Fail(vec![1, 2, 3])),
+        1 => Just(Call::FailAndEnd(vec![1, 2, 3])),
     ]
 }
 
@@ -476,6 +489,7 @@ fn apply(mut bench: Bench, call: &Call) -> Bench {
         Call::CloseLink(id, slot) => _ = core.close_link(CellId(id), slot),
         Call::FillSpaces(full) => core.hardware().state().spaces_are_full = full,
         Call::Fail(ref ids) => return bench.fail(ids),
+        Call::FailAndEnd(ref ids) => return bench.fail_and(ids, true),
     }
     bench
 }
@@ -563,6 +577,23 @@ fn memory_that_a_lost_core_of_a_peer_may_access_is_never_free() {
 }
 
 #[test]
+fn memory_that_a_core_does_not_give_back_is_reported_until_it_does() {
+    let (mut bench, one, other) = linked();
+    let shared = page_of(&bench.core, 1, 700);
+    bench.core.share_over_link(one, 0, shared, LinkAccess::ReadWrite).unwrap();
+    bench.core.hardware().state().stuck_core = Some(0);
+    assert_eq!(bench.core.unshare_over_link(one, 0), Err(LinkRefusal::Exposed));
+    assert_eq!(bench.core.close_link(other, 0), Err(LinkRefusal::Exposed), "its window stays reserved");
+    assert_eq!([one, other].map(|id| state(&bench, id, 0)), [LinkState::Closed; 2]);
+    bench.core.hardware().state().stuck_core = None;
+    for id in [one, other] {
+        assert_eq!(bench.core.close_link(id, 0), Ok(0));
+        assert!(bench.core.hardware().state().mapped_by(id).is_empty());
+    }
+    bench.check();
+}
+
+#[test]
 fn a_cell_without_memory_for_tables_gets_no_link() {
     let mut bench = Bench::new();
     let (one, other) = (bench.run(1, 1), bench.run(2, 1));
@@ -577,18 +608,78 @@ fn a_cell_without_memory_for_tables_gets_no_link() {
 }
 
 #[test]
-fn a_restarted_supervisor_closes_links_and_frees_what_they_lent() {
+fn open_links_survive_a_restart_and_incomplete_ones_do_not() {
+    let (mut bench, one, other) = linked();
+    let shared = page_of(&bench.core, 1, 700);
+    bench.core.share_over_link(one, 0, shared, LinkAccess::ReadWrite).unwrap();
+    let more = page_of(&bench.core, 1, 601);
+    bench.core.open_link(8, (one, more), other, &[0; 24]).unwrap();
+    [one, other].into_iter().for_each(|id| bench.core.save(id, Vec::new()));
+    let mapped = |bench: &Bench, id| bench.core.hardware().state().mapped_by(id);
+    let before = [mapped(&bench, one), mapped(&bench, other)];
+    let mut bench = bench.fail(&[1, 2]);
+    assert_eq!([mapped(&bench, one), mapped(&bench, other)], before);
+    for (slot, expected) in [(0, LinkState::Open), (1, LinkState::Closed)] {
+        assert_eq!([one, other].map(|id| state(&bench, id, slot)), [expected; 2], "slot {slot}");
+    }
+    bench.core.unshare_over_link(one, 0).unwrap();
+    assert_eq!(mapped(&bench, other), before[1][..1]);
+    bench.core.end(one, Vec::new()).unwrap();
+    bench.core.release(one).unwrap();
+    assert_eq!((state(&bench, other, 0), bench.core.quarantined_bytes()), (LinkState::Closed, 0));
+    assert!(mapped(&bench, other).is_empty());
+    bench.check();
+}
+
+/// Each of these is the state after a failure in the middle of a change.
+#[test]
+fn a_restarted_supervisor_closes_links_that_were_in_the_middle_of_a_change() {
+    type Change = fn(&Bench, &isola_abi::links::Link);
+    let changes: [Change; 5] = [
+        |_, link| link.set_state(LinkState::Closed),
+        |_, link| link.set_shared(true),
+        |bench, link| link.set_lent(LinkPart::Ring, page_of(&bench.core, 1, 601)),
+        |bench, link| link.set_lent(LinkPart::Ring, page_of(&bench.core, 2, 600)),
+        |bench, link| link.set_lent(LinkPart::Shared, page_of(&bench.core, 1, 601)),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let (mut bench, one, other) = linked();
+        [one, other].into_iter().for_each(|id| bench.core.save(id, Vec::new()));
+        let links = bench.core.hardware().state().links[&one].clone();
+        change(&bench, links.get(0).unwrap());
+        let mut bench = bench.fail(&[1, 2]);
+        for id in [one, other] {
+            assert_eq!(state(&bench, id, 0), LinkState::Closed, "change {number}");
+            assert_eq!(bench.core.close_link(id, 0), Ok(0));
+        }
+        bench.check();
+    }
+}
+
+#[test]
+fn memory_of_a_cell_that_ends_before_its_peer_is_adopted_is_not_free() {
     let (mut bench, one, other) = linked();
     [one, other].into_iter().for_each(|id| bench.core.save(id, Vec::new()));
-    let mut bench = bench.fail(&[1, 2]);
-    for id in [one, other] {
-        assert_eq!(state(&bench, id, 0), LinkState::Closed);
-        assert!(bench.core.hardware().state().mapped_by(id).is_empty());
-        assert_eq!(bench.core.close_link(id, 0), Ok(0));
-    }
-    let memory = page_of(&bench.core, 1, 600);
-    assert_eq!(bench.core.open_link(1, (one, memory), other, &[0; 24]), Ok(0));
+    let bench = bench.fail_and(&[1, 2], true);
+    assert_eq!(state(&bench, other, 0), LinkState::Closed);
+    assert_eq!(bench.core.quarantined_bytes(), 4 * MIB);
     bench.check();
+}
+
+#[test]
+fn a_recovered_cell_whose_peer_is_dismantled_loses_the_link() {
+    for ids in [[9, 2], [1, 9]] {
+        let (mut bench, one, other) = linked();
+        [one, other].into_iter().for_each(|id| bench.core.save(id, Vec::new()));
+        let bench = bench.fail(&ids);
+        let left = if ids[0] == 9 { other } else { one };
+        assert!(bench.core.cell(CellId(9)).is_none(), "its peer knows it by another id");
+        assert_eq!(state(&bench, left, 0), LinkState::Closed);
+        assert!(bench.core.hardware().state().mapped_by(left).is_empty());
+        // The first was dismantled while the other, not adopted yet, could still read its memory.
+        assert_eq!(bench.core.quarantined_bytes() > 0, ids[0] == 9);
+        bench.check();
+    }
 }
 
 proptest! {
@@ -602,6 +693,7 @@ proptest! {
         let mut bench = Bench::new();
         for id in 1..=3 {
             bench.run(id, 1);
+            bench.core.save(CellId(id), Vec::new());
         }
         for call in &calls {
             bench = apply(bench, call);

@@ -56,19 +56,22 @@ pub(super) fn adopt_all<H: Hardware>(
     loans: &mut Loans,
 ) -> Adopted {
     let mut adopted = Adopted::default();
+    let mut rejected = Vec::new();
     for cell in cells {
         match adopt(cell, core, table, loans) {
             Ok(debts) => {
                 adopted.found += 1;
                 adopted.debts.extend(debts);
             }
-            Err(cell) => {
-                adopted.gone += 1;
-                let saved_state = SavedState::decode(cell.notes());
-                adopted.debts.extend(saved_state.into_iter().flat_map(SavedState::into_debts));
-                core.give_up(cell);
-            }
+            Err(cell) => rejected.push(cell),
         }
+    }
+    // After the others were adopted, which lose their links to these.
+    for cell in rejected {
+        adopted.gone += 1;
+        let saved_state = SavedState::decode(cell.notes());
+        adopted.debts.extend(saved_state.into_iter().flat_map(SavedState::into_debts));
+        core.give_up(cell);
     }
     adopted
 }

@@ -73,7 +73,7 @@ impl<H: Hardware> TrustedCore<H> {
     ) -> Result<(), BuildRefusal> {
         let BuildRequest { id, spec, plan, memory_bytes, memory_max_bytes, waiting } = *request;
         let memory_bytes = memory_bytes.checked_next_multiple_of(CHUNK).ok_or(BuildRefusal::Memory)?;
-        if self.cells.contains_key(&id) {
+        if self.cells.contains_key(&id) || self.unclaimed.contains(&id) {
             return Err(BuildRefusal::IdInUse);
         }
         let wanted = CoreRequest { count: spec.cores as usize, placement: &spec.placement };

@@ -16,16 +16,18 @@
 //! A flush waits for cores of one cell, each of which answers an NMI in code that the cell cannot change; no step waits
 //! for a cell.
 //!
-//! A restarted supervisor closes all links: an entry may describe a change that was not completed.
+//! A link survives a restart of the supervisor if both tables describe it completely: see `recovered_links`.
 
 use super::{OwnedCell, TrustedCore};
-use crate::hardware::{Hardware, RecoveredCell};
+use crate::hardware::Hardware;
 use crate::report;
 use crate::space::CellSpace;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, PhysRange};
+use isola_abi::layout::PAGE_SIZE;
 use isola_abi::links::{
-    Link, LinkAccess, LinkDemand, LinkPart, LinkRefusal, LinkState, MAX_LINKS_TO_PEER, ServiceName,
+    Link, LinkAccess, LinkDemand, LinkPart, LinkRefusal, LinkState, LinkWindow, MAX_LINKS_TO_PEER,
+    ServiceName,
 };
 
 impl<H: Hardware> OwnedCell<H> {
@@ -83,14 +85,33 @@ impl<H: Hardware> OwnedCell<H> {
     fn unmap(&mut self, slot: usize, parts: &[LinkPart]) -> Vec<PhysRange> {
         let Ok(link) = self.link(slot) else { return Vec::new() };
         let windows: Vec<_> = parts.iter().filter_map(|part| link.window(*part)).collect();
-        if windows.is_empty() {
-            return Vec::new();
-        }
-        let revoked: Vec<_> =
-            windows.iter().flat_map(|window| self.space.peer_memory_in(*window)).collect();
-        windows.into_iter().for_each(|window| self.space.unmap_peer(window));
-        if revoked.is_empty() || self.space.flush(&self.cores) { Vec::new() } else { revoked }
+        revoke(&mut self.space, &self.cores, &windows)
     }
+}
+
+/// Revokes what a cell maps in windows of its table. Returns the memory that a core may still access, as it does not
+/// flush its TLB; that stays in the page tables, where a restarted supervisor finds it.
+#[must_use]
+pub(super) fn revoke<S: CellSpace>(
+    space: &mut S,
+    cores: &[Option<S::Core>],
+    windows: &[LinkWindow],
+) -> Vec<PhysRange> {
+    let mapped: Vec<_> = windows.iter().map(|window| (*window, space.peer_memory_in(*window))).collect();
+    windows.iter().for_each(|window| space.unmap_peer(*window));
+    let revoked: Vec<_> = mapped.iter().flat_map(|(_, memory)| memory.iter().copied()).collect();
+    if revoked.is_empty() || space.flush(cores) {
+        return Vec::new();
+    }
+    for (LinkWindow { mut page, access, .. }, memory) in mapped {
+        for range in memory {
+            let pages = (range.len_bytes / PAGE_SIZE) as u32;
+            // There are tables, as the pages were mapped.
+            let _ = space.map_peer(LinkWindow { page, pages, access }, range);
+            page += pages;
+        }
+    }
+    revoked
 }
 
 impl<H: Hardware> TrustedCore<H> {
@@ -114,6 +135,8 @@ impl<H: Hardware> TrustedCore<H> {
             return Err(LinkRefusal::BadMemory);
         }
         let (slot, invited) = (from.free_slot(target)?, to.free_slot(opener)?);
+        from.space.links().set_owner(opener);
+        to.space.links().set_owner(target);
         let begin = |cell: &OwnedCell<H>, slot, peer: (CellId, usize), apic, number, memory| {
             let Some(link) = cell.space.links().get(slot) else { return };
             link.begin(peer, apic, number, service);
@@ -188,10 +211,10 @@ impl<H: Hardware> TrustedCore<H> {
     pub fn unshare_over_link(&mut self, id: CellId, slot: usize) -> Result<usize, LinkRefusal> {
         let (peer, peer_slot) = self.peer_of(id, slot, LinkState::Open)?;
         self.linkable(peer)?.link(peer_slot)?.set_shared(false);
-        self.unmap(peer, peer_slot, &[LinkPart::Shared]);
+        let revoked = self.unmap(peer, peer_slot, &[LinkPart::Shared]);
         self.linkable(id)?.link(slot)?.set_lent(LinkPart::Shared, PhysRange::default());
         self.linkable(peer)?.space.ring_doorbell();
-        Ok(slot)
+        revoked.map(|()| slot)
     }
 
     /// Closes a link, or refuses an invitation: both cells lose each other's memory. The slot is free.
@@ -202,9 +225,11 @@ impl<H: Hardware> TrustedCore<H> {
         let link = self.linkable(id)?.link(slot)?;
         let (state, (peer, peer_slot)) = (link.state(), link.peer());
         if state != LinkState::Closed {
-            self.close_at_peer(id, peer, peer_slot);
+            self.close_at_peer(id, slot, peer, peer_slot);
         }
-        self.unmap(id, slot, &LinkPart::ALL);
+        // Memory that is exposed keeps its window, and the slot with it.
+        self.linkable(id)?.link(slot)?.set_state(LinkState::Closed);
+        self.unmap(id, slot, &LinkPart::ALL)?;
         self.linkable(id)?.link(slot)?.set_state(LinkState::Free);
         Ok(slot)
     }
@@ -215,32 +240,11 @@ impl<H: Hardware> TrustedCore<H> {
         let links = cell.space.links().iter().filter(|(_, link)| link.state() != LinkState::Free);
         let links: Vec<_> = links.map(|(slot, link)| (slot, link.peer())).collect();
         for (slot, (peer, peer_slot)) in links {
-            self.close_at_peer(id, peer, peer_slot);
-            self.unmap(id, slot, &LinkPart::ALL);
+            self.close_at_peer(id, slot, peer, peer_slot);
         }
-    }
-
-    /// Closes all links of a recovered cell.
-    pub(super) fn unlink_recovered(&mut self, cell: &mut RecoveredCell<H>) {
-        let mapped = cell.space.peer_memory();
-        let links = cell.space.links().iter().filter(|(_, link)| link.state() != LinkState::Free);
-        let links: Vec<usize> = links.map(|(slot, _)| slot).collect();
-        if links.is_empty() {
-            return;
-        }
-        for slot in &links {
-            let windows =
-                cell.space.links().get(*slot).map(|link| LinkPart::ALL.map(|part| link.window(part)));
-            windows.into_iter().flatten().flatten().for_each(|window| cell.space.unmap_peer(window));
-        }
-        if !mapped.is_empty() && !cell.space.flush(&cell.cores) {
-            self.exposed.extend(mapped);
-        }
-        for link in links.iter().filter_map(|slot| cell.space.links().get(*slot)) {
-            LinkPart::ALL.into_iter().for_each(|part| link.set_lent(part, PhysRange::default()));
-            link.set_state(LinkState::Closed);
-        }
-        cell.space.ring_doorbell();
+        // What the cell maps stays in its page tables and its table of links: a restarted supervisor finds it there.
+        let lost = self.cells.get(&id).filter(|cell| !cell.lost.is_empty() || cell.moves.has_lost);
+        self.exposed.extend(lost.map(|cell| cell.space.peer_memory()).unwrap_or_default());
     }
 
     /// Returns whether a lost core of another cell may still access the memory.
@@ -248,15 +252,23 @@ impl<H: Hardware> TrustedCore<H> {
         self.exposed.iter().any(|range| meets(*range, memory))
     }
 
-    /// Makes a cell lose the memory of a peer that closes the link or has ended.
-    fn close_at_peer(&mut self, id: CellId, peer: CellId, peer_slot: usize) {
+    /// Makes a cell lose the memory of a peer that closes the link or has ended. If the cell was not adopted yet, the memory
+    /// is exposed until then.
+    pub(super) fn close_at_peer(&mut self, id: CellId, slot: usize, peer: CellId, peer_slot: usize) {
+        if !self.cells.contains_key(&peer)
+            && let Some(cell) = self.cells.get(&id)
+            && let Ok(link) = cell.link(slot)
+        {
+            self.exposed.extend(lent(link));
+            self.ended_before.insert(id);
+        }
         let Ok(link) = self.linkable(peer).and_then(|cell| cell.link(peer_slot)) else { return };
-        if link.peer().0 != id || link.state() == LinkState::Closed {
+        if link.peer() != (id, slot) || link.state() == LinkState::Closed {
             // The peer has closed its end, and its slot may have another link by now.
             return;
         }
         link.set_state(LinkState::Closed);
-        self.unmap(peer, peer_slot, &LinkPart::ALL);
+        let _ = self.unmap(peer, peer_slot, &LinkPart::ALL);
         if let Ok(cell) = self.linkable(peer) {
             cell.space.ring_doorbell();
         }
@@ -274,10 +286,16 @@ impl<H: Hardware> TrustedCore<H> {
         cell.map(slot, part, memory, access)
     }
 
-    fn unmap(&mut self, id: CellId, slot: usize, parts: &[LinkPart]) {
-        if let Some(cell) = self.cells.get_mut(&id) {
-            self.exposed.extend(cell.unmap(slot, parts));
-        }
+    /// Revokes what a cell maps for the link at a slot.
+    ///
+    /// # Errors
+    /// [`LinkRefusal::Exposed`]
+    fn unmap(&mut self, id: CellId, slot: usize, parts: &[LinkPart]) -> Result<(), LinkRefusal> {
+        let cell = self.cells.get_mut(&id);
+        let exposed = cell.map(|cell| cell.unmap(slot, parts)).unwrap_or_default();
+        let result = if exposed.is_empty() { Ok(()) } else { Err(LinkRefusal::Exposed) };
+        self.exposed.extend(exposed);
+        result
     }
 
     /// Returns a cell that can have links.
@@ -290,6 +308,11 @@ impl<H: Hardware> TrustedCore<H> {
         let link = self.linkable(id)?.link(slot)?;
         if link.state() == state { Ok(link.peer()) } else { Err(LinkRefusal::WrongState) }
     }
+}
+
+/// Returns the memory that a cell gives to its peer.
+pub(super) fn lent(link: &Link) -> impl Iterator<Item = PhysRange> + use<> {
+    LinkPart::ALL.map(|part| link.lent(part)).into_iter().filter(|lent| lent.len_bytes > 0)
 }
 
 /// Returns whether two ranges overlap.

@@ -31,6 +31,7 @@
 //! | `memory` | plug and unplug of memory |
 //! | `links` | memory of a cell that another maps |
 //! | `recover` | recovery after a restart of the supervisor |
+//! | `recovered_links` | links that survive the restart |
 
 mod cell;
 mod cores;
@@ -39,6 +40,7 @@ mod lifecycle;
 mod links;
 mod memory;
 mod recover;
+mod recovered_links;
 
 pub use cell::OwnedCell;
 pub use cores::{CoreChange, CoreEvent};
@@ -48,7 +50,7 @@ pub use recover::{Recovery, UnclaimedCell};
 
 use crate::hardware::{CellDevices, Hardware, InventoryOf};
 use crate::inventory::Scrub;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysRange};
 use isola_abi::management::Fault;
@@ -85,6 +87,10 @@ pub struct TrustedCore<H: Hardware> {
     withheld_bytes: u64,
     /// Memory of cells that a lost core of another cell may still access.
     exposed: Vec<PhysRange>,
+    /// The recovered cells with links that were not adopted yet.
+    unclaimed: BTreeSet<CellId>,
+    /// The cells that have ended while others, with links to them, were not adopted yet.
+    ended_before: BTreeSet<CellId>,
 }
 
 /// The resources of an ended cell to which a lost core or device may still write. They are never used again.
@@ -103,6 +109,8 @@ impl<H: Hardware> TrustedCore<H> {
             quarantine: Vec::new(),
             withheld_bytes: 0,
             exposed: Vec::new(),
+            unclaimed: BTreeSet::new(),
+            ended_before: BTreeSet::new(),
         }
     }
 

@@ -61,7 +61,7 @@ impl<H: Hardware> TrustedCore<H> {
         let RecoveredState { cause, number, ended_ns, recovered_cells, gone, withheld_bytes } = recovered;
         let mut core = Self { withheld_bytes, ..Self::new(hardware, inventory) };
         let mut cells = Vec::new();
-        for mut cell in recovered_cells {
+        for cell in recovered_cells {
             match cell.stage {
                 Stage::Quarantined => {
                     let RecoveredCell { space, devices, memory, .. } = cell;
@@ -69,23 +69,27 @@ impl<H: Hardware> TrustedCore<H> {
                     let memory_bytes = len_bytes(&memory);
                     core.quarantine.push(Quarantined { memory_bytes, _parts: (space, devices) });
                 }
-                _ => {
-                    core.unlink_recovered(&mut cell);
-                    cells.push(UnclaimedCell(cell));
-                }
+                _ => cells.push(cell),
             }
         }
+        core.recover_links(&mut cells);
+        let cells = cells.into_iter().map(UnclaimedCell).collect();
         (core, Recovery { cause, number, ended_ns, gone, cells })
     }
 
     /// Takes a cell over under `id`.
     ///
     /// # Errors
-    /// Returns the cell if it is not [whole](UnclaimedCell::is_whole), or a cell with that id has resources.
+    /// Returns the cell if it is not [whole](UnclaimedCell::is_whole), a cell with that id has resources, or the cell's
+    /// peers know it by another.
     pub fn adopt(&mut self, cell: UnclaimedCell<H>, id: CellId) -> Result<(), UnclaimedCell<H>> {
-        if !cell.is_whole() || self.cells.contains_key(&id) {
+        let links = cell.0.space.links();
+        let is_of_other = links.has_links() || self.unclaimed.contains(&id);
+        let has_other_id = is_of_other && links.owner() != Some(id);
+        if !cell.is_whole() || has_other_id || self.cells.contains_key(&id) {
             return Err(cell);
         }
+        self.unclaimed.remove(&id);
         let UnclaimedCell(RecoveredCell {
             stage,
             space,
@@ -122,6 +126,7 @@ impl<H: Hardware> TrustedCore<H> {
             devices_are_back: true,
         };
         self.cells.insert(id, cell);
+        self.close_links_to_ended(id);
         Ok(())
     }
 
@@ -145,6 +150,7 @@ impl<H: Hardware> TrustedCore<H> {
             lost,
             devices_are_back,
         };
+        self.end_links_of_unclaimed(&cell.space);
         self.take_back(None, cell);
     }
 }
