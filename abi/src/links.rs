@@ -189,6 +189,24 @@ impl core::error::Error for LinkRefusal {}
 /// The name of a service within a cell, at most [`MAX_SERVICE_LEN`] bytes of UTF-8; shorter ones end with zeros.
 pub type ServiceName = [u8; MAX_SERVICE_LEN];
 
+/// The service of links for frames between neighbours. No cell can open or listen for it by name: names have no zero
+/// bytes.
+pub const NEIGHBOUR_SERVICE: ServiceName = *b"\0frames\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+
+/// Marks a word that has a hardware address.
+const MAC_PRESENT: u64 = 1 << 63;
+
+/// Returns the hardware address in a word; `None` if it has none.
+fn mac_of(word: u64) -> Option<[u8; 6]> {
+    let [_, _, mac @ ..] = word.to_be_bytes();
+    (word & MAC_PRESENT != 0).then_some(mac)
+}
+
+/// Returns the word of a hardware address.
+fn mac_word(mac: Option<[u8; 6]>) -> u64 {
+    mac.map_or(0, |[a, b, c, d, e, f]| MAC_PRESENT | u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
+}
+
 /// Returns a service's name; `None` if it is too long or contains a zero byte.
 pub fn service_name(name: &str) -> Option<ServiceName> {
     let mut bytes = [0; MAX_SERVICE_LEN];
@@ -199,6 +217,14 @@ pub fn service_name(name: &str) -> Option<ServiceName> {
 /// A cell's request about a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkDemand {
+    /// Open a link for frames to the neighbour with this hardware address, with this half: a cell of this machine whose
+    /// specification and that of the asking cell agree to it.
+    OpenNeighbour {
+        /// The neighbour's hardware address.
+        mac: [u8; 6],
+        /// This cell's half.
+        memory: PhysRange,
+    },
     /// Open a link to a service of the cell named `target`, with this half.
     Open {
         /// The peer's name.
@@ -304,6 +330,8 @@ pub struct Link {
     own_ring: RangeWords,
     own_shared: RangeWords,
     service: [AtomicU64; MAX_SERVICE_LEN / 8],
+    /// The peer's hardware address, of a link for frames.
+    peer_mac: AtomicU64,
 }
 
 /// Which of the two pieces of memory of a link.
@@ -351,6 +379,16 @@ impl Link {
         bytes_of(&self.service)
     }
 
+    /// Returns the peer's hardware address, according to the supervisor; `None` if the link is not one for frames.
+    pub fn peer_mac(&self) -> Option<[u8; 6]> {
+        mac_of(self.peer_mac.load(Ordering::Relaxed))
+    }
+
+    /// Records the peer's hardware address, after [`Self::begin`]. For the supervisor.
+    pub fn set_peer_mac(&self, mac: Option<[u8; 6]>) {
+        self.peer_mac.store(mac_word(mac), Ordering::Relaxed);
+    }
+
     /// Returns whether the peer shares its [`LinkPart::Shared`] now.
     pub fn is_shared(&self) -> bool {
         !self.shares.load(Ordering::Acquire).is_multiple_of(2)
@@ -395,6 +433,7 @@ impl Link {
             self.set_lent(part, PhysRange::default());
         }
         store_bytes(&self.service, service);
+        self.set_peer_mac(None);
     }
 
     fn window_words(&self, part: LinkPart) -> &WindowWords {
@@ -425,6 +464,10 @@ pub struct LinkTable<L: ?Sized = [Link]> {
     changes: AtomicU32,
     /// The cell's id, once it has had a link; 0 before. A restarted supervisor finds the peers of a cell by it.
     owner: AtomicU32,
+    /// The number of changes of the cells that may be neighbours, modulo 2^32.
+    neighbours: AtomicU32,
+    /// The hardware address of this cell's device, if it may have neighbours.
+    own_mac: AtomicU64,
     links: L,
 }
 
@@ -434,7 +477,15 @@ impl<const SLOTS: usize> Default for LinkTable<[Link; SLOTS]> {
     fn default() -> Self {
         let links = core::array::from_fn(|_| Link::default());
         let zero = || AtomicU32::new(0);
-        Self { answered: zero(), result: zero(), changes: zero(), owner: zero(), links }
+        Self {
+            answered: zero(),
+            result: zero(),
+            changes: zero(),
+            owner: zero(),
+            neighbours: zero(),
+            own_mac: AtomicU64::new(0),
+            links,
+        }
     }
 }
 
@@ -478,6 +529,28 @@ impl LinkTable {
     /// Counts a change, before the cell is interrupted. For the supervisor.
     pub fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns the hardware address of the cell's device if the cell may have neighbours: cells with which it exchanges
+    /// frames over links.
+    pub fn own_mac(&self) -> Option<[u8; 6]> {
+        mac_of(self.own_mac.load(Ordering::Relaxed))
+    }
+
+    /// Permits neighbours. For the supervisor, before the cell starts.
+    pub fn set_own_mac(&self, mac: Option<[u8; 6]>) {
+        self.own_mac.store(mac_word(mac), Ordering::Relaxed);
+    }
+
+    /// Returns how often a cell that may be a neighbour has started or ended, modulo 2^32: an earlier answer that a cell is
+    /// no neighbour may be wrong after a change.
+    pub fn neighbour_changes(&self) -> u32 {
+        self.neighbours.load(Ordering::Acquire)
+    }
+
+    /// Counts the start or the end of a cell that may be a neighbour. For the supervisor.
+    pub fn note_neighbour_change(&self) {
+        self.neighbours.fetch_add(1, Ordering::Release);
     }
 
     /// Returns the number of the last request that was answered.
@@ -546,6 +619,9 @@ pub struct LinkRequest {
     target: [AtomicU64; NAME_WORDS],
 }
 
+/// The kind of [`LinkDemand::OpenNeighbour`].
+const NEIGHBOUR_KIND: u32 = 16;
+
 /// The words of a cell's name.
 const NAME_WORDS: usize = (MAX_NAME_LEN + 1).div_ceil(8);
 
@@ -563,6 +639,12 @@ impl LinkRequest {
                 name.iter_mut().zip(target.bytes().take(MAX_NAME_LEN)).for_each(|(to, from)| *to = from);
                 store_bytes(&self.service, service);
                 (1, 0, *memory, LinkAccess::Read)
+            }
+            LinkDemand::OpenNeighbour { mac, memory } => {
+                let mut bytes = [0; MAX_SERVICE_LEN];
+                bytes.iter_mut().zip(mac).for_each(|(to, from)| *to = *from);
+                store_bytes(&self.service, &bytes);
+                (NEIGHBOUR_KIND, 0, *memory, LinkAccess::Read)
             }
             LinkDemand::Accept { slot, memory } => (2, *slot, *memory, LinkAccess::Read),
             LinkDemand::Share { slot, memory, access } => (3, *slot, *memory, *access),
@@ -590,7 +672,15 @@ impl LinkRequest {
                 let name: [u8; 8 * NAME_WORDS] = bytes_of(&self.target);
                 let name = name.split(|byte| *byte == 0).next()?;
                 let target = core::str::from_utf8(name).ok()?.into();
-                LinkDemand::Open { target, service: bytes_of(&self.service), memory }
+                let service = bytes_of(&self.service);
+                if service == NEIGHBOUR_SERVICE {
+                    return None;
+                }
+                LinkDemand::Open { target, service, memory }
+            }
+            NEIGHBOUR_KIND => {
+                let [a, b, c, d, e, f, ..] = bytes_of::<MAX_SERVICE_LEN>(&self.service);
+                LinkDemand::OpenNeighbour { mac: [a, b, c, d, e, f], memory }
             }
             2 => LinkDemand::Accept { slot, memory },
             3 => {
@@ -640,6 +730,7 @@ mod tests {
         let longest = "n".repeat(MAX_NAME_LEN);
         let demands = [
             LinkDemand::Open { target: longest, service, memory: range(5, 4) },
+            LinkDemand::OpenNeighbour { mac: [2, 0xff, 0, 7, 8, 9], memory: range(5, 33) },
             LinkDemand::Accept { slot: 3, memory: range(9, 1) },
             LinkDemand::Share { slot: 3, memory: range(9, 1), access: LinkAccess::ReadWrite },
             LinkDemand::Share { slot: 3, memory: range(9, 1), access: LinkAccess::Read },
@@ -655,6 +746,8 @@ mod tests {
         request.put(&LinkDemand::Open { target: "kv".into(), service, memory: range(1, 1) });
         request.target[0].store(u64::MAX, Ordering::Relaxed);
         assert_eq!(request.get(), None, "no UTF-8");
+        request.put(&LinkDemand::Open { target: "kv".into(), service: NEIGHBOUR_SERVICE, memory: range(1, 1) });
+        assert_eq!(request.get(), None, "frames of neighbours have no name");
     }
 
     #[test]
@@ -682,6 +775,22 @@ mod tests {
         let table = LinkTable::<[Link; 63]>::default();
         let table: &LinkTable = &table;
         assert_eq!((table.iter().count(), table.get(63).is_none()), (63, true));
+    }
+
+    #[test]
+    fn a_table_names_hardware_addresses_and_counts_neighbours() {
+        let table = LinkTable::<[Link; 63]>::default();
+        assert_eq!((table.own_mac(), table.neighbour_changes()), (None, 0));
+        for mac in [[0; 6], [0xff; 6], [2, 1, 0, 0xa, 0xb, 0xc]] {
+            table.set_own_mac(Some(mac));
+            assert_eq!(table.own_mac(), Some(mac));
+        }
+        table.note_neighbour_change();
+        assert_eq!(table.neighbour_changes(), 1);
+        let link = table.get(1).unwrap();
+        link.set_peer_mac(Some([1; 6]));
+        link.begin((CellId(1), 0), ApicId(0), 0, &NEIGHBOUR_SERVICE);
+        assert_eq!(link.peer_mac(), None, "the address of an earlier link");
     }
 
     #[test]

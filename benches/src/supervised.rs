@@ -161,6 +161,7 @@ pub fn spec(name: &str, image: &CellImage, cores: u32, memory_mib: u64) -> CellS
         grid: Default::default(),
         volumes: Vec::new(),
         accept: Vec::new(),
+        loop_with: Vec::new(),
     }
 }
 

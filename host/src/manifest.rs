@@ -36,6 +36,7 @@
 //!
 //! [channels]
 //! accept = ["web"]                 # the cells that may open channels to it; "*" stands for all
+//! loop = ["web"]                   # the cells with which its network traffic stays in memory, if they agree
 //!
 //! [elastic]                        # for `isola elastic -f`
 //! p99 = "2ms..5ms"                 # bounds of the 99th percentile of its request latency
@@ -163,6 +164,9 @@ pub struct Channels {
     /// The names of the cells that may open channels to it; `*` stands for all.
     #[serde(default)]
     pub accept: Vec<String>,
+    /// The names of the cells with which its network traffic stays in memory, if they agree; `*` stands for all.
+    #[serde(default, rename = "loop")]
+    pub loop_with: Vec<String>,
 }
 
 /// The settings of `isola elastic`. The command has defaults for missing keys.

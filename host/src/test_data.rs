@@ -32,6 +32,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
             grid: Default::default(),
             volumes: Vec::new(),
             accept: Vec::new(),
+            loop_with: Vec::new(),
         },
         state: CellState::Created,
         phase: CellPhase::Silent,

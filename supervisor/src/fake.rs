@@ -106,5 +106,6 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         grid: isola_abi::grid::GridSetup::default(),
         volumes: Vec::new(),
         accept: Vec::new(),
+        loop_with: Vec::new(),
     }
 }

@@ -282,5 +282,6 @@ pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
         grid: Default::default(),
         volumes: Vec::new(),
         accept: Vec::new(),
+        loop_with: Vec::new(),
     }
 }

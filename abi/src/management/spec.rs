@@ -53,6 +53,9 @@ pub struct CellSpec {
     pub volumes: Vec<VolumeMount>,
     /// The names of the cells that may open links to it (see [`crate::links`]); `*` stands for all.
     pub accept: Vec<String>,
+    /// The names of the cells with which it exchanges frames over links, if they agree; `*` stands for all. Empty: with
+    /// none.
+    pub loop_with: Vec<String>,
 }
 
 /// The location of a cell's text: its code and constants.
@@ -81,6 +84,13 @@ impl CellSpec {
     /// Returns whether the cell named `opener` may open links to this one.
     pub fn accepts(&self, opener: &str) -> bool {
         self.accept.iter().any(|name| name == "*" || name == opener)
+    }
+
+    /// Returns whether the two cells agree to exchange frames over links instead of their devices.
+    pub fn agrees_to_loop(&self, other: &Self) -> bool {
+        let names = |of: &Self, name: &str| of.loop_with.iter().any(|with| with == "*" || with == name);
+        let [own, theirs] = [self, other].map(|spec| spec.network != NetworkSpec::None);
+        own && theirs && names(self, &other.name) && names(other, &self.name)
     }
 
     /// Checks the specification as far as possible without the machine.
@@ -126,13 +136,13 @@ impl CellSpec {
         }
         let volume_bytes: usize =
             self.volumes.iter().map(|volume| volume.name.len() + volume.path.len() + 16).sum();
-        let accept_bytes: usize = self.accept.iter().map(|name| name.len() + 1).sum();
+        let accept_bytes: usize = self.accept.iter().chain(&self.loop_with).map(|name| name.len() + 1).sum();
         if self.arguments.len() > MAX_ARGUMENTS
             || argument_bytes + grid_bytes + volume_bytes + accept_bytes > MAX_ARGUMENT_BYTES
         {
             return limit(
-                "a cell takes at most 64 arguments, of 4096 bytes together with its grid settings, volumes and accepted \
-                 cells",
+                "a cell takes at most 64 arguments, of 4096 bytes together with its grid settings, volumes, accepted \
+                 cells and neighbours",
             );
         }
         if let NetworkSpec::Static(address) = self.network
@@ -169,6 +179,7 @@ mod tests {
             grid: GridSetup::default(),
             volumes: vec![],
             accept: vec![],
+            loop_with: vec![],
         }
     }
 
@@ -197,6 +208,7 @@ mod tests {
             GridSetup { rules: vec![rule; count], ..GridSetup::default() }
         };
         let detailed = CellSpec { grid: rules(MAX_SETUP_BYTES / 6), ..spec("kv") };
+        let neighbourly = CellSpec { loop_with: vec!["x".repeat(MAX_ARGUMENT_BYTES)], ..spec("kv") };
         let sociable = CellSpec { accept: vec!["x".repeat(MAX_ARGUMENT_BYTES)], ..spec("kv") };
         let arguments = vec!["x".repeat(MAX_ARGUMENT_BYTES - 50)];
         let together = CellSpec { grid: rules(10), arguments: arguments.clone(), ..spec("kv") };
@@ -206,8 +218,24 @@ mod tests {
                 Ok(())
             );
         }
-        for bad in [none, small, wordy, shrinking, keeping, detailed, together, sociable] {
+        for bad in [none, small, wordy, shrinking, keeping, detailed, together, sociable, neighbourly] {
             assert!(matches!(bad.validate(), Err(ManagementError::OutOfLimits(_))));
         }
+    }
+
+    #[test]
+    fn two_cells_loop_only_if_both_name_the_other_and_have_a_network() {
+        let named = |name: &str, with: &[&str]| CellSpec {
+            loop_with: with.iter().map(|name| String::from(*name)).collect(),
+            network: NetworkSpec::Dhcp,
+            ..spec(name)
+        };
+        let agree = |a: &CellSpec, b: &CellSpec| (a.agrees_to_loop(b), b.agrees_to_loop(a));
+        let (kv, web, all) = (named("kv", &["web"]), named("web", &["kv", "x"]), named("all", &["*"]));
+        assert_eq!(agree(&kv, &web), (true, true));
+        assert_eq!(agree(&kv, &all), (false, false), "kv does not name it");
+        assert_eq!(agree(&named("any", &["*"]), &all), (true, true));
+        assert_eq!(agree(&kv, &named("web", &[])), (false, false), "off by default");
+        assert_eq!(agree(&kv, &CellSpec { network: NetworkSpec::None, ..web }), (false, false));
     }
 }

@@ -8,6 +8,7 @@ use isola_abi::grid::GridSetup;
 use isola_ebbs::platform;
 use isola_events::{exit, spawn_task};
 use isola_net::add_activity_rule;
+use isola_neighbours::over_links;
 use isola_net::interface::NetworkError;
 use isola_resources::GridResource;
 
@@ -25,7 +26,7 @@ pub fn begin<F: Future<Output = ExitCode> + 'static>(
             return exit(ExitCode::FAILURE.0);
         }
         set_up_grid();
-        match isola_net::start() {
+        match isola_net::interface::start_over(over_links) {
             // A cell without a network device is no error; an application that needs one gets an error when it opens a
             // port.
             Ok(()) | Err(NetworkError::NoDevice) => {}

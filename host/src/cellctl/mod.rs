@@ -85,6 +85,8 @@ pub struct NewCell {
     pub volumes: Vec<VolumeSpec>,
     /// The cells that may open channels to it; `*` stands for all.
     pub accept: Vec<String>,
+    /// The names of the cells with which it exchanges frames over links.
+    pub loop_with: Vec<String>,
     /// Whether the cell is removed after its end.
     pub cleanup: CleanupPolicy,
 }
@@ -251,6 +253,7 @@ pub fn run(
         grid: new.grid,
         volumes: mounts,
         accept: new.accept,
+        loop_with: new.loop_with,
     };
     spec.validate().map_err(ClientError::from)?;
     // Rejects a cell that cannot start before the upload of its image.

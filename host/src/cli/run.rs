@@ -161,6 +161,10 @@ pub(super) struct Arguments {
     /// Accepts channels of the cell with that name; `*` stands for all cells [default: it accepts none]
     #[arg(long, value_name = "CELL", conflicts_with_all = ["standalone", "hosted"])]
     accept: Vec<String>,
+    /// Keeps network traffic with the cell of that name in memory, if that cell agrees; `*` stands for all cells
+    /// [default: all traffic takes the network device]
+    #[arg(long = "loop", value_name = "CELL", conflicts_with_all = ["standalone", "hosted"])]
+    loop_with: Vec<String>,
     /// The network: auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY] [default: auto]
     #[arg(long)]
     network: Option<NetworkRequest>,
@@ -324,6 +328,7 @@ fn run_cell(
         publish: or_else(arguments.publish, manifest.publish),
         volumes: or_else(arguments.volume, manifest.volumes),
         accept: or_else(arguments.accept, manifest.channels.accept),
+        loop_with: or_else(arguments.loop_with, manifest.channels.loop_with),
         cleanup: if arguments.rm { CleanupPolicy::Remove } else { CleanupPolicy::Keep },
     };
     let dir = context.dir();

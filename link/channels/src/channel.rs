@@ -2,7 +2,7 @@
 
 use crate::ChannelError;
 use crate::memory::{PeerMemory, SharedMemory};
-use crate::runtime::{LinkSlot, Listening, OpenLink, RingSizes, runtime};
+use crate::runtime::{LinkSlot, Listening, OpenLink, RingSizes, Runtime, runtime};
 use alloc::rc::Rc;
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -10,7 +10,8 @@ use core::cell::Cell;
 use core::fmt;
 use core::future::poll_fn;
 use core::task::Poll;
-use isola_abi::links::{LinkAccess, LinkDemand, LinkPart, LinkState, service_name};
+use isola_abi::id::PhysRange;
+use isola_abi::links::{LinkAccess, LinkDemand, LinkPart, LinkState, ServiceName, service_name};
 use isola_abi::management::MAX_NAME_LEN;
 use isola_events::{spawn_task, yield_now};
 use isola_link_rings::{Broken, Message, SendError};
@@ -50,7 +51,6 @@ pub async fn open(name: &str) -> Result<Channel, ChannelError> {
 /// # Errors
 /// As for [`open`]; [`ChannelError::BadSize`] or [`ChannelError::PeerRing`].
 pub async fn open_with(name: &str, sizes: RingSizes) -> Result<Channel, ChannelError> {
-    let runtime = runtime()?;
     let sizes = sizes.checked()?;
     let (target, service) = name.split_once('/').ok_or(ChannelError::BadName)?;
     let service = service_name(service).ok_or(ChannelError::BadName)?;
@@ -58,16 +58,24 @@ pub async fn open_with(name: &str, sizes: RingSizes) -> Result<Channel, ChannelE
         return Err(ChannelError::BadName);
     }
     let target = target.to_string();
+    let link = open_link(sizes, move |memory| LinkDemand::Open { target, service, memory });
+    Ok(Channel { link: link.await?, reads: Cell::new(0) })
+}
+
+/// Opens a link by the request that `demand` makes of the memory of this cell's half.
+pub(crate) async fn open_link(
+    sizes: RingSizes,
+    demand: impl FnOnce(PhysRange) -> LinkDemand + 'static,
+) -> Result<Rc<OpenLink>, ChannelError> {
+    let runtime = runtime()?;
     // In a task of its own, which ends even if the caller loses interest: the slot is freed then.
     let opening = async move {
         let half = runtime.half(sizes)?;
         let memory = runtime.port().ok_or(ChannelError::Unsupported)?.range_of(half.words());
-        let demand = LinkDemand::Open { target, service, memory };
-        let slot = LinkSlot::new(runtime.request(&demand).await?, half);
+        let slot = LinkSlot::new(runtime.request(&demand(memory)).await?, half);
         let state = || runtime.port().and_then(|port| port.table().get(slot.slot)).map(|link| link.state());
         runtime.wait_until(|| (state() != Some(LinkState::Waiting)).then_some(())).await;
-        let link = runtime.connect(slot, sizes)?;
-        Ok(Channel { link, reads: Cell::new(0) })
+        runtime.connect(slot, sizes)
     };
     spawn_task(opening).await
 }
@@ -86,8 +94,15 @@ pub fn listen(service: &str) -> Result<Listener, ChannelError> {
 /// A [`ChannelError`].
 pub fn listen_with(service: &str, sizes: RingSizes) -> Result<Listener, ChannelError> {
     let runtime = runtime()?;
-    let sizes = sizes.checked()?;
-    let service = service_name(service).ok_or(ChannelError::BadName)?;
+    listen_for(runtime, service_name(service).ok_or(ChannelError::BadName)?, sizes.checked()?)
+}
+
+/// Listens for a service of this name.
+pub(crate) fn listen_for(
+    runtime: &Runtime,
+    service: ServiceName,
+    sizes: RingSizes,
+) -> Result<Listener, ChannelError> {
     if runtime.listening_for(&service).is_some() {
         return Err(ChannelError::NameTaken);
     }
@@ -114,6 +129,12 @@ impl Listener {
     /// A [`ChannelError`]; [`ChannelError::Closed`] if the opener has changed its mind, or ended. The listener can accept
     /// others.
     pub async fn accept(&self) -> Result<Channel, ChannelError> {
+        let link = self.accept_link().await?;
+        Ok(Channel { link, reads: Cell::new(0) })
+    }
+
+    /// Accepts the next link.
+    pub(crate) async fn accept_link(&self) -> Result<Rc<OpenLink>, ChannelError> {
         let runtime = runtime()?;
         let slot = poll_fn(|context| match self.listening.invited.borrow_mut().pop_front() {
             Some(slot) => Poll::Ready(slot),
@@ -137,8 +158,7 @@ impl Listener {
             // Frees the slot also if the opener has ended meanwhile.
             let slot = LinkSlot::new(slot, half);
             result.map_err(|_| ChannelError::Closed)?;
-            let link = runtime.connect(slot, sizes)?;
-            Ok(Channel { link, reads: Cell::new(0) })
+            runtime.connect(slot, sizes)
         };
         spawn_task(accepting).await
     }

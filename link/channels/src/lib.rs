@@ -23,6 +23,7 @@ extern crate alloc;
 mod channel;
 mod error;
 mod memory;
+pub mod neighbours;
 mod runtime;
 
 pub use channel::{Channel, Listener, READS_IN_A_ROW, listen, listen_with, open, open_with};

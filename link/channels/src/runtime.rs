@@ -102,6 +102,11 @@ impl OpenLink {
         self.link.state() == LinkState::Open
     }
 
+    /// Returns the peer's hardware address, of a link for frames.
+    pub(crate) fn peer_mac(&self) -> Option<[u8; 6]> {
+        self.link.peer_mac()
+    }
+
     /// Registers the reader for the next packet. Returns whether there is one already.
     pub(crate) fn await_packet(&self, waker: &Waker) -> Result<bool, Broken> {
         let mut rings = self.rings.borrow_mut();

@@ -364,6 +364,10 @@ const fn header_of(index: u64, len: u32) -> u64 {
     index << 32 | len as u64
 }
 
+mod parts;
+
+pub use parts::IncomingPacket;
+
 #[cfg(all(test, not(loom)))]
 mod tests;
 

@@ -74,6 +74,9 @@ const fn virtio_kind(id: u32) -> Option<DeviceKind> {
     }
 }
 
+/// The length of a hardware address, at the start of a network device's own registers.
+const MAC_LEN: usize = 6;
+
 /// Polls of a register before the wait for zero fails.
 const PATIENCE: u32 = 100_000;
 
@@ -155,6 +158,17 @@ impl Device {
             Function::Pci(function) => function.status_register().map(|register| (register.address(), 1)),
             Function::Mmio(device) => Some((device.status_register().address(), 4)),
         }
+    }
+
+    /// Returns the hardware address of a network device (Virtual I/O Device specification 1.2, 5.1.4). A driver can change
+    /// it until the next reset.
+    pub fn mac(&self) -> Option<[u8; 6]> {
+        let registers = match &self.function {
+            _ if self.kind() != Some(DeviceKind::Network) => None,
+            Function::Pci(function) => function.device_registers(MAC_LEN),
+            Function::Mmio(device) => device.device_registers(MAC_LEN),
+        }?;
+        Some(core::array::from_fn(|index| registers.read_u8(index)))
     }
 
     /// Returns the registers, for the image's own use.

@@ -37,6 +37,8 @@ const VIRTIO_VENDOR: u16 = 0x1af4;
 const VIRTIO_DEVICE: u16 = 0x1040;
 /// The kind of the capability that locates the common registers (4.1.4), and the offset of the status among them.
 const COMMON_REGISTERS: u8 = 1;
+/// The same for the registers of the device's kind.
+const DEVICE_REGISTERS: u8 = 4;
 const DEVICE_STATUS: usize = 20;
 
 /// A function.
@@ -168,19 +170,29 @@ impl PciFunction {
 
     /// Returns the status register of a virtio device, which stops it.
     pub(super) fn status_register(&self) -> Option<Registers> {
-        let mut all = capabilities(&self.config).into_iter().filter(|(kind, _)| *kind == VENDOR_SPECIFIC);
-        all.find_map(|(_, offset)| self.status_at(offset))
+        self.virtio_registers(COMMON_REGISTERS, DEVICE_STATUS, 1)
     }
 
-    /// Returns the same, if the capability at `offset` locates it.
-    fn status_at(&self, offset: usize) -> Option<Registers> {
-        if self.config.read_u8(offset + 3) != COMMON_REGISTERS {
+    /// Returns the first bytes of the registers of a virtio device's kind.
+    pub(super) fn device_registers(&self, len: usize) -> Option<Registers> {
+        self.virtio_registers(DEVICE_REGISTERS, 0, len)
+    }
+
+    /// Returns `len` bytes of virtio registers of that kind, from `start` on.
+    fn virtio_registers(&self, kind: u8, start: usize, len: usize) -> Option<Registers> {
+        let mut all = capabilities(&self.config).into_iter().filter(|(found, _)| *found == VENDOR_SPECIFIC);
+        all.find_map(|(_, offset)| self.virtio_registers_at(offset, kind, start, len))
+    }
+
+    /// Returns the same, if the capability at `offset` locates them.
+    fn virtio_registers_at(&self, offset: usize, kind: u8, start: usize, len: usize) -> Option<Registers> {
+        if self.config.read_u8(offset + 3) != kind {
             return None;
         }
         let bar = self.config.read_u8(offset + 4);
         let place = self.config.read_u32(offset + 8) as usize;
         let (_, window) = self.windows.iter().find(|(index, _)| *index == bar)?;
-        window.window(place.checked_add(DEVICE_STATUS)?, 1)
+        window.window(place.checked_add(start)?, len)
     }
 
     /// Returns the function's address.

@@ -14,6 +14,7 @@ use isola_abi::id::{PhysAddr, PhysRange};
 const MAGIC: usize = 0x00;
 const DEVICE_ID: usize = 0x08;
 const STATUS: usize = 0x70;
+const DEVICE_REGISTERS: usize = 0x100;
 
 /// "virt", little-endian.
 const MAGIC_VALUE: u32 = 0x7472_6976;
@@ -75,6 +76,11 @@ impl MmioDevice {
     /// Returns the status register, which stops the device.
     pub(super) fn status_register(&self) -> Registers {
         self.registers.window(STATUS, 4).unwrap_or_else(|| self.registers.duplicate())
+    }
+
+    /// Returns the first bytes of the registers of the device's kind (4.2.2).
+    pub(super) fn device_registers(&self, len: usize) -> Option<Registers> {
+        self.registers.window(DEVICE_REGISTERS, len)
     }
 
     /// Stops the device: a reset device accesses no memory (4.2.2.1, 2.1.2).

@@ -23,7 +23,7 @@ use isola_net_stack::{
     MacAddr, Secret, Steering, TxChecksum, TxSegments, use_tcp,
 };
 use isola_platform::CoreIndex;
-use isola_platform::network::Offloads;
+use isola_platform::network::{NetworkPort, Offloads};
 use spin::{Mutex, Once};
 
 pub(crate) static INTERFACE: CellEbb<Interface> = CellEbb::new();
@@ -95,8 +95,16 @@ impl core::error::Error for NetworkError {}
 /// # Errors
 /// [`NetworkError`], if there is no device, or the manager's settings are invalid.
 pub fn start() -> Result<(), NetworkError> {
+    start_over(|port| port)
+}
+
+/// Starts the network as [`start`] does, over the port that `wrap` makes of the network manager's.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_over(wrap: impl FnOnce(NetworkPort) -> NetworkPort) -> Result<(), NetworkError> {
     let manager = &**NETWORK_MANAGER;
-    let port = manager.open().ok_or(NetworkError::NoDevice)?;
+    let port = wrap(manager.open().ok_or(NetworkError::NoDevice)?);
     let offloads = port.queues.iter().map(|queue| queue.offloads()).reduce(Offloads::and).unwrap_or_default();
     let tx_checksum = if offloads.checksums { TxChecksum::Device } else { TxChecksum::Software };
     let tx_segments = TxSegments { ipv4: offloads.segments_ipv4, ipv6: offloads.segments_ipv6 };

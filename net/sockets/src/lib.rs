@@ -12,6 +12,7 @@
 //! | [`query`] | answers to the host tool: counters, connections, captures |
 //! | [`mod@filter`] | packet filters between the device and the stack |
 //! | [`steering`] | assignment of flows to cores, and their migration under load |
+//! | [`neighbours`] | what a queue needs that sends frames to cells of the same machine another way |
 //! | [`port`] | the interface of a network device |
 //!
 //! Each core has its own stack (`isola-net-stack`), created when the first frame for the core arrives. A flow belongs
@@ -88,6 +89,7 @@ pub mod handler;
 pub mod interface;
 pub mod latency;
 pub mod manager;
+pub mod neighbours;
 mod outbox;
 pub mod query;
 pub mod steering;

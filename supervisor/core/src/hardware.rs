@@ -211,6 +211,9 @@ pub trait Hardware: Sized {
     /// Returns a device's location in the machine.
     fn location(device: &Self::Device) -> DeviceLocation;
 
+    /// Returns the hardware address of a network device that no cell has changed since its reset.
+    fn mac(device: &Self::Device) -> Option<[u8; 6]>;
+
     /// Resets a device, so that no transfer is under way and none begins. Returns whether the reset succeeded; if not,
     /// neither the device nor the memory that it may still write to is used again.
     #[must_use]

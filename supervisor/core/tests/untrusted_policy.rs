@@ -145,6 +145,7 @@ fn spec(cores: u32, mib: u64) -> CellSpec {
         grid: isola_abi::grid::GridSetup::default(),
         volumes: Vec::new(),
         accept: Vec::new(),
+        loop_with: Vec::new(),
     }
 }
 

@@ -316,6 +316,10 @@ impl Hardware for FakeMachine {
         device.location()
     }
 
+    fn mac(device: &FakeDevice) -> Option<[u8; 6]> {
+        device.mac()
+    }
+
     fn reset(&mut self, _: &mut FakeDevice) -> bool {
         if !self.lets_write() {
             return true;

@@ -50,6 +50,11 @@ impl FakeDevice {
         DeviceLocation::Pci { bus: 0, device: self.0, function: 0 }
     }
 
+    /// Returns the device's hardware address, if it is a network device.
+    pub fn mac(&self) -> Option<[u8; 6]> {
+        (!self.is_disk()).then_some([2, 0, 0, 0, 0, self.0])
+    }
+
     /// Returns whether the device is a block device.
     pub fn is_disk(&self) -> bool {
         self.0 >= FIRST_DISK

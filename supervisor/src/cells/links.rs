@@ -5,7 +5,7 @@
 
 use super::Cells;
 use isola_abi::id::CellId;
-use isola_abi::links::{LinkDemand, LinkRefusal};
+use isola_abi::links::{LinkDemand, LinkRefusal, NEIGHBOUR_SERVICE};
 use isola_supervisor_core::Hardware;
 use isola_supervisor_core::trusted_core::OwnedCell;
 
@@ -19,6 +19,9 @@ impl<H: Hardware> Cells<H> {
             Some(LinkDemand::Open { target, service, memory }) => self
                 .accepting(id, &target)
                 .and_then(|target| self.core.open_link(number, (id, memory), target, &service)),
+            Some(LinkDemand::OpenNeighbour { mac, memory }) => self
+                .neighbour(id, mac)
+                .and_then(|target| self.core.open_link(number, (id, memory), target, &NEIGHBOUR_SERVICE)),
             Some(LinkDemand::Accept { slot, memory }) => self.core.accept_link(id, slot, memory),
             Some(LinkDemand::Share { slot, memory, access }) => {
                 self.core.share_over_link(id, slot, memory, access)
@@ -29,6 +32,14 @@ impl<H: Hardware> Cells<H> {
         if let Some(cell) = self.core.cell(id) {
             cell.answer_link(number, answer);
         }
+    }
+
+    /// Returns the running cell whose device has this hardware address, if it and `opener` agree to exchange frames.
+    fn neighbour(&self, opener: CellId, mac: [u8; 6]) -> Result<CellId, LinkRefusal> {
+        let spec = |id| self.table.get(id).map(|cell| &cell.spec);
+        let target = self.core.neighbour(mac).ok_or(LinkRefusal::NoSuchCell)?;
+        let agree = spec(opener).zip(spec(target)).is_some_and(|(one, other)| one.agrees_to_loop(other));
+        if agree { Ok(target) } else { Err(LinkRefusal::NotAccepted) }
     }
 
     /// Returns the running cell named `target`, if it accepts links of the cell `opener`.

@@ -77,11 +77,11 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "services",
         folders: &["net", "fs", "storage"],
-        may_use: &["abi", "iobuf", "platform", "cell", "services"],
+        may_use: &["abi", "iobuf", "platform", "cell", "link", "services"],
     },
     // Rings between cells, which know no cell; and channels over them.
     Layer { name: "link rings", folders: &["link/rings"], may_use: &[] },
-    Layer { name: "link", folders: &["link"], may_use: &["abi", "platform", "cell", "link rings"] },
+    Layer { name: "link", folders: &["link"], may_use: &["abi", "iobuf", "platform", "cell", "link rings"] },
     // The connection of a hosted cell to its host: sockets, files.
     Layer {
         name: "gateway",

@@ -279,6 +279,7 @@ impl Demo<'_> {
             publish,
             volumes: Vec::new(),
             accept: Vec::new(),
+            loop_with: Vec::new(),
             cleanup: CleanupPolicy::Keep,
         };
         let mut client = locked.client()?;

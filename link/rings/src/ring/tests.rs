@@ -36,6 +36,57 @@ fn packets_of_all_lengths_arrive_in_order() {
     assert_eq!(received(&mut b), None);
 }
 
+/// Takes the next packet, if there is one.
+fn taken(ring: &mut Ring<Memory, Memory>) -> Option<Vec<u8>> {
+    let packet = ring.incoming().unwrap()?;
+    let mut bytes = vec![0xee; packet.len_bytes()];
+    ring.take(packet, &mut bytes);
+    Some(bytes)
+}
+
+proptest! {
+    #[test]
+    fn parts_of_any_lengths_arrive_as_one_packet(
+        packets in prop::collection::vec(prop::collection::vec(0..150usize, 0..6), 1..20),
+    ) {
+        let (mut a, mut b, _) = pair(16);
+        for (number, lens) in packets.into_iter().enumerate() {
+            let part = |(index, len): (usize, usize)| -> Vec<u8> {
+                (0..len).map(|byte| (byte * 7 + index * 50 + number) as u8).collect()
+            };
+            let parts: Vec<Vec<u8>> = lens.into_iter().enumerate().map(part).collect();
+            let _ = a.send_parts(parts.concat().len(), parts.iter().map(|part| &**part)).unwrap();
+            prop_assert_eq!(taken(&mut b), Some(parts.concat()));
+            let _ = b.release();
+            // As a packet of one part, and received as such.
+            let _ = a.send(&parts.concat()).unwrap();
+            prop_assert_eq!(received(&mut b), Some(parts.concat()));
+            let _ = b.release();
+        }
+        prop_assert_eq!(taken(&mut b), None);
+    }
+}
+
+#[test]
+fn a_packet_is_taken_once_and_in_part() {
+    let (mut a, mut b, _) = pair(16);
+    let _ = a.send_parts(200, [&[7; 100][..], &[8; 100], &[9; 5]].into_iter()).unwrap();
+    let packet = b.incoming().unwrap().unwrap();
+    let same = b.incoming().unwrap().unwrap();
+    let mut bytes = [0; 120];
+    b.take(packet, &mut bytes);
+    assert_eq!(bytes[99..101], [7, 8]);
+    b.take(same, &mut bytes);
+    assert!(b.incoming().unwrap().is_none());
+    let long = vec![0; a.most_bytes()];
+    let mut send = |len| a.send_parts(len, core::iter::once(&long[..]));
+    assert!(matches!(send(long.len() + 1), Err(SendError::TooLong { .. })));
+    assert_eq!(send(long.len()), Err(SendError::Full));
+    let _ = b.release();
+    let _ = send(long.len()).unwrap();
+    assert_eq!(taken(&mut b), Some(long));
+}
+
 #[test]
 fn a_packet_longer_than_the_ring_is_refused_and_one_without_room_waits() {
     let (mut a, mut b, _) = pair(4);

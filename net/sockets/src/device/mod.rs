@@ -108,6 +108,11 @@ pub(crate) fn on_queues(change: impl Fn(&mut Box<dyn NetworkQueue + Send>) + Clo
     }
 }
 
+/// Polls the calling core's queue, behind its other events.
+pub(crate) fn poll() {
+    QUEUE.queue_poll();
+}
+
 /// Returns the frames of an activity that the calling core's queue has sent since there is a policy for
 /// [`NETWORK_WRITE`], with their cost in bytes. The default if the core serves no queue.
 pub fn write_statistics(activity: ActivityId) -> ClientStatistics {

@@ -148,6 +148,10 @@ counters! {
     /// A frame without room in the device, with the most allowed frames waiting. Counted by the core that serves the
     /// device.
     DropDeviceFull = "drop_device_full",
+    /// Too many frames wait for room in the ring of a neighbour.
+    DropLinkFull = "drop_link_full",
+    /// A frame from a link with an address that is not that neighbour's.
+    DropLinkSource = "drop_link_source",
     /// A long frame dropped at critical memory pressure. Counted by the core that receives from the device.
     DropMemoryShort = "drop_memory_short",
     /// A frame dropped because its activity has more memory than its hard budget. Counted by the core that processes the

@@ -17,6 +17,7 @@ use crate::ip::{
 };
 use crate::tcp::{SearchOutcome, StackParts};
 use crate::udp;
+use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use etherparse::ArpOperation;
 use isola_iobuf::{Chain, IoBuf};
@@ -317,6 +318,28 @@ impl Stack {
     pub fn learn_claim(&mut self, now: Instant, ip: impl Into<IpAddr>, mac: MacAddr) {
         self.at(now);
         self.learn_neighbour((ip.into(), mac), Evidence::Claimed, MakeEntry::Always);
+    }
+
+    /// Returns the hardware address of a neighbour, if it is known.
+    pub fn neighbour(&self, ip: IpAddr) -> Option<MacAddr> {
+        self.interface.neighbours.mac_of(ip)
+    }
+
+    /// Returns a number that changes whenever a known neighbour's hardware address changes.
+    pub fn neighbour_epoch(&self) -> u32 {
+        self.interface.neighbours.epoch
+    }
+
+    /// Begins a search for a neighbour's hardware address.
+    pub fn seek_neighbour(&mut self, now: Instant, ip: IpAddr) {
+        self.at(now);
+        self.interface.path(self.now, ip, &mut self.counters);
+    }
+
+    /// Sets the hardware addresses to which frames go over a link in memory. Frames to them have no checksums and may be
+    /// long, whatever the device supports.
+    pub fn set_linked(&mut self, linked: Vec<MacAddr>) {
+        self.interface.set_linked(linked);
     }
 
     fn learn_neighbour(&mut self, pair: (IpAddr, MacAddr), evidence: Evidence, make: MakeEntry) {

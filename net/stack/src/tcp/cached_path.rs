@@ -17,12 +17,15 @@ pub(crate) struct CachedPath {
     pub progress: u64,
     /// The template of headers for this path.
     pub template: Option<Template>,
+    /// The component that completes checksums on this path.
+    pub tx_checksum: TxChecksum,
 }
 
 impl CachedPath {
     pub fn new(flow: &Flow, known: KnownNeighbour, progress: u64, interface: &Interface) -> Self {
         let template = Template::new(flow, interface.mac, known.mac, interface.ipv6.hop_limit);
-        Self { known, epoch: interface.neighbours.epoch, progress, template }
+        let tx_checksum = interface.checksums_to(known.mac);
+        Self { known, epoch: interface.neighbours.epoch, progress, template, tx_checksum }
     }
 
     /// Returns whether the look-up is still valid.
@@ -46,7 +49,7 @@ impl CachedPath {
             interface.recycle(head);
             return None;
         };
-        match interface.tx_checksum {
+        match self.tx_checksum {
             TxChecksum::Device => Some((head, Some(checksum))),
             TxChecksum::Software => {
                 complete(&mut head, payload.parts().map(|part| &**part), checksum);

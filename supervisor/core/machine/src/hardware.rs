@@ -238,6 +238,10 @@ impl Hardware for MachineHardware {
         device.location()
     }
 
+    fn mac(device: &Device) -> Option<[u8; 6]> {
+        device.mac()
+    }
+
     fn reset(&mut self, device: &mut Device) -> bool {
         self.faults.at_end();
         if let Some(line) = device.interrupt_line()

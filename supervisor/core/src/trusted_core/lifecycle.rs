@@ -110,6 +110,8 @@ impl<H: Hardware> TrustedCore<H> {
         };
         match built {
             Ok(space) => {
+                let network = devices.network.as_ref().filter(|_| !spec.loop_with.is_empty());
+                space.links().set_own_mac(network.and_then(H::mac));
                 let cell = OwnedCell {
                     space,
                     core_ids: cores.iter().map(CoreToken::id).collect(),
@@ -179,6 +181,7 @@ impl<H: Hardware> TrustedCore<H> {
         for slot in (0..cell.cores.len()).rev() {
             cell.cores[slot] = cell.cores[slot].take().map(|core| cell.space.admit(core, slot).0);
         }
+        self.note_neighbour_change(id);
         Ok(())
     }
 

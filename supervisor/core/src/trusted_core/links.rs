@@ -27,7 +27,7 @@ use isola_abi::id::{CellId, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::links::{
     Link, LinkAccess, LinkDemand, LinkPart, LinkRefusal, LinkState, LinkWindow, MAX_LINKS_TO_PEER,
-    ServiceName,
+    NEIGHBOUR_SERVICE,     ServiceName,
 };
 
 impl<H: Hardware> OwnedCell<H> {
@@ -56,6 +56,13 @@ impl<H: Hardware> OwnedCell<H> {
         let to_peer = links().filter(|(_, link)| link.state() != LinkState::Free && link.peer().0 == peer);
         let free = links().find(|(_, link)| link.state() == LinkState::Free).map(|(slot, _)| slot);
         free.filter(|_| to_peer.count() < MAX_LINKS_TO_PEER).ok_or(LinkRefusal::NoSlot)
+    }
+
+    /// Returns whether the cell has a link for frames to `peer`.
+    fn has_neighbour(&self, peer: CellId) -> bool {
+        let is_present = |state| !matches!(state, LinkState::Free | LinkState::Closed);
+        let mut links = self.space.links().iter().map(|(_, link)| link);
+        links.any(|link| link.peer_mac().is_some() && link.peer().0 == peer && is_present(link.state()))
     }
 
     /// Maps memory of a peer for the link at a slot, with the window recorded before.
@@ -135,16 +142,23 @@ impl<H: Hardware> TrustedCore<H> {
             return Err(LinkRefusal::BadMemory);
         }
         let (slot, invited) = (from.free_slot(target)?, to.free_slot(opener)?);
+        let is_for_frames = *service == NEIGHBOUR_SERVICE;
+        if is_for_frames && from.has_neighbour(target) {
+            return Err(LinkRefusal::WrongState);
+        }
         from.space.links().set_owner(opener);
         to.space.links().set_owner(target);
-        let begin = |cell: &OwnedCell<H>, slot, peer: (CellId, usize), apic, number, memory| {
+        let begin = |cell: &OwnedCell<H>, slot, (peer, of): ((CellId, usize), &OwnedCell<H>), number, memory| {
+            let apic = of.space.doorbell_target();
+            let mac = of.space.links().own_mac().filter(|_| is_for_frames);
             let Some(link) = cell.space.links().get(slot) else { return };
             link.begin(peer, apic, number, service);
+            link.set_peer_mac(mac);
             link.set_lent(LinkPart::Ring, memory);
             link.set_state(if number == 0 { LinkState::Invited } else { LinkState::Waiting });
         };
-        begin(from, slot, (target, invited), to.space.doorbell_target(), number, memory);
-        begin(to, invited, (opener, slot), from.space.doorbell_target(), 0, PhysRange::default());
+        begin(from, slot, ((target, invited), to), number, memory);
+        begin(to, invited, ((opener, slot), from), 0, PhysRange::default());
         to.space.ring_doorbell();
         Ok(slot)
     }
@@ -234,8 +248,23 @@ impl<H: Hardware> TrustedCore<H> {
         Ok(slot)
     }
 
+    /// Returns the running cell whose device has this hardware address, if it may have neighbours.
+    pub fn neighbour(&self, mac: [u8; 6]) -> Option<CellId> {
+        let has = |cell: &OwnedCell<H>| cell.is_entered() && cell.space.links().own_mac() == Some(mac);
+        self.cells.iter().find(|(_, cell)| has(cell)).map(|(id, _)| *id)
+    }
+
+    /// Counts the start or the end of a cell in the tables of all cells that may be its neighbours.
+    pub(super) fn note_neighbour_change(&self, id: CellId) {
+        let may_have = |cell: &&OwnedCell<H>| cell.space.links().own_mac().is_some();
+        if self.cells.get(&id).is_some_and(|cell| may_have(&cell)) {
+            self.cells.values().filter(may_have).for_each(|cell| cell.space.links().note_neighbour_change());
+        }
+    }
+
     /// Closes all links of a cell that has ended. Its cores were reclaimed, or are lost.
     pub(super) fn end_links(&mut self, id: CellId) {
+        self.note_neighbour_change(id);
         let Some(cell) = self.cells.get(&id) else { return };
         let links = cell.space.links().iter().filter(|(_, link)| link.state() != LinkState::Free);
         let links: Vec<_> = links.map(|(slot, link)| (slot, link.peer())).collect();

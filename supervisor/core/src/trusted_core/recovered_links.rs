@@ -50,6 +50,7 @@ impl<H: Hardware> TrustedCore<H> {
             link.set_shared(false);
             link.set_state(LinkState::Closed);
         }
+        cell.space.links().note_neighbour_change();
         cell.space.ring_doorbell();
     }
 

@@ -96,3 +96,68 @@ fn a_request_that_a_supervisor_left_is_answered_by_the_next() {
     let mut cells = crate::fake::go_wrong(cells, 4, 1, |_| {});
     assert_eq!(cells.fake().links[&id].answer(number), Some(Ok(0)));
 }
+
+fn looping(name: &str, with: &[&str]) -> CellSpec {
+    CellSpec { loop_with: with.iter().map(|name| String::from(*name)).collect(), ..spec(name) }
+}
+
+/// Returns the hardware address of a cell that may have neighbours.
+fn own_mac(cells: &mut Cells<FakeMachine>, name: &str) -> Option<[u8; 6]> {
+    let id = cells.find(name).unwrap();
+    cells.fake().links[&id].own_mac()
+}
+
+fn open_neighbour(
+    cells: &mut Cells<FakeMachine>,
+    name: &str,
+    mac: Option<[u8; 6]>,
+) -> Result<usize, LinkRefusal> {
+    let memory = page(cells, name);
+    asks(cells, name, &LinkDemand::OpenNeighbour { mac: mac.unwrap_or_default(), memory })
+}
+
+#[test]
+fn neighbours_need_the_agreement_of_both_and_learn_each_others_hardware_address() {
+    let mut cells = machine(4);
+    run(&mut cells, looping("kv", &["web"]));
+    run(&mut cells, looping("web", &["*"]));
+    run(&mut cells, accepting("alone", &["*"]));
+    let [kv, web] = ["kv", "web"].map(|name| own_mac(&mut cells, name));
+    assert!(kv.is_some() && web.is_some() && kv != web);
+    assert_eq!(own_mac(&mut cells, "alone"), None, "off by default");
+    assert_eq!(open_neighbour(&mut cells, "web", Some([2, 9, 9, 9, 9, 9])), Err(LinkRefusal::NoSuchCell));
+    assert_eq!(open_neighbour(&mut cells, "web", web), Err(LinkRefusal::NoSuchCell), "itself");
+    assert_eq!(open_neighbour(&mut cells, "alone", kv), Err(LinkRefusal::NotAccepted));
+    assert_eq!(open_neighbour(&mut cells, "web", kv), Ok(0));
+    assert_eq!(open_neighbour(&mut cells, "web", kv), Err(LinkRefusal::WrongState), "one link a pair");
+    assert_eq!(open_neighbour(&mut cells, "kv", web), Err(LinkRefusal::WrongState));
+    let [kv_id, web_id] = ["kv", "web"].map(|name| cells.find(name).unwrap());
+    let peer = |cells: &mut Cells<FakeMachine>, id| cells.fake().links[&id].get(0).unwrap().peer_mac();
+    assert_eq!((peer(&mut cells, web_id), peer(&mut cells, kv_id)), (kv, web));
+    let memory = page(&mut cells, "kv");
+    assert_eq!(asks(&mut cells, "kv", &LinkDemand::Accept { slot: 0, memory }), Ok(0));
+    // The end of one, and its next life.
+    let before = cells.fake().links[&web_id].neighbour_changes();
+    cells.stop("kv", 0).unwrap();
+    assert_eq!(cells.fake().links[&web_id].get(0).unwrap().state(), LinkState::Closed);
+    assert_eq!(cells.fake().links[&web_id].neighbour_changes(), before.wrapping_add(1));
+    assert_eq!(open_neighbour(&mut cells, "web", kv), Err(LinkRefusal::NoSuchCell));
+    run(&mut cells, looping("stranger", &["kv"]));
+    assert_eq!(cells.fake().links[&web_id].neighbour_changes(), before.wrapping_add(2));
+    let stranger = own_mac(&mut cells, "stranger");
+    assert_eq!(open_neighbour(&mut cells, "web", stranger), Err(LinkRefusal::NotAccepted), "one side only");
+}
+
+#[test]
+fn a_service_name_does_not_make_a_cell_a_neighbour() {
+    let mut cells = machine(4);
+    run(&mut cells, CellSpec { accept: alloc::vec!["*".into()], ..looping("kv", &[]) });
+    run(&mut cells, looping("web", &["*"]));
+    let memory = page(&mut cells, "web");
+    let service = isola_abi::links::NEIGHBOUR_SERVICE;
+    let demand = LinkDemand::Open { target: "kv".into(), service, memory };
+    assert_eq!(asks(&mut cells, "web", &demand), Err(LinkRefusal::Malformed));
+    assert_eq!(open(&mut cells, "web", "kv"), Ok(0));
+    let kv = cells.find("kv").unwrap();
+    assert_eq!(cells.fake().links[&kv].get(0).unwrap().peer_mac(), None);
+}

@@ -68,6 +68,8 @@ pub(crate) struct Interface {
     pub pool: HeadPool,
     pub tx_checksum: TxChecksum,
     tx_segments: TxSegments,
+    /// The hardware addresses to which frames go over a link in memory.
+    linked: Vec<MacAddr>,
     queue: VecDeque<(Owner, Frame)>,
     queue_limit: usize,
     /// The owner of the stack's current work, and of the frames that it queues meanwhile.
@@ -98,6 +100,7 @@ impl Interface {
             pool: HeadPool::new(config.headroom),
             tx_checksum: config.tx_checksum,
             tx_segments: config.tx_segments,
+            linked: Vec::new(),
             queue: VecDeque::new(),
             queue_limit: config.limits.transmit_queue,
             owner: Owner::UNKNOWN,
@@ -137,6 +140,24 @@ impl Interface {
     pub fn burst(&self, remote: IpAddr) -> u32 {
         let cuts = if remote.is_ipv4() { self.tx_segments.ipv4 } else { self.tx_segments.ipv6 };
         if cuts && self.tx_checksum == TxChecksum::Device { LONGEST_DATA } else { 0 }
+    }
+
+    /// Returns the same for a frame that goes to the hardware address `mac`: over a link, all frames may be long.
+    pub fn burst_to(&self, remote: IpAddr, mac: MacAddr) -> u32 {
+        if self.linked.contains(&mac) { LONGEST_DATA } else { self.burst(remote) }
+    }
+
+    /// Returns the component that completes the checksums of frames to the hardware address `mac`: over a link, none is
+    /// necessary.
+    pub fn checksums_to(&self, mac: MacAddr) -> TxChecksum {
+        if self.linked.contains(&mac) { TxChecksum::Device } else { self.tx_checksum }
+    }
+
+    /// Sets the hardware addresses to which frames go over a link in memory.
+    pub fn set_linked(&mut self, linked: Vec<MacAddr>) {
+        self.linked = linked;
+        // Cached paths are invalid.
+        self.neighbours.epoch = self.neighbours.epoch.wrapping_add(1);
     }
 
     /// Returns whether `ip` is an address of this interface.

@@ -251,7 +251,12 @@ impl Tcp {
         let mut connection = Connection::accept(&handshake, &env);
         connection.mapped = Membership::In;
         connection.owner = self.listeners.owner(listener);
-        connection.set_burst(stack.interface.burst(flow.remote.ip()));
+        let remote = flow.remote.ip();
+        let burst = match &handshake.path {
+            Some(path) => stack.interface.burst_to(remote, path.known.mac),
+            None => stack.interface.burst(remote),
+        };
+        connection.set_burst(burst);
         let key = self.connections.insert(connection).ok()?;
         if let Some(half_open_index) = half_open_index {
             self.half_open.remove(half_open_index);

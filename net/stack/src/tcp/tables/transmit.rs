@@ -61,9 +61,9 @@ impl Tcp {
         let len = payload.as_ref().map_or(0, IoBuf::len);
         let mut head = interface.pool.take();
         // The pool's buffers have headroom for all headers. If one had not, the segment would be lost, as on the wire.
-        let template = connection.path.as_ref()?.template.as_ref()?;
-        let left = template.fill(&mut head, &header, len)?;
-        let checksum = match interface.tx_checksum {
+        let way = connection.path.as_ref()?;
+        let left = way.template.as_ref()?.fill(&mut head, &header, len)?;
+        let checksum = match way.tx_checksum {
             TxChecksum::Device => Some(left),
             TxChecksum::Software => {
                 // The data is cloned so that the original view stays in registers.
@@ -159,7 +159,10 @@ impl Tcp {
         }
         let path = stack.interface.path(stack.now, remote, stack.counters);
         connection.path = match path {
-            Path::Known(known) => Some(CachedPath::new(&connection.flow, known, progress, stack.interface)),
+            Path::Known(known) => {
+                connection.set_burst(stack.interface.burst_to(remote, known.mac));
+                Some(CachedPath::new(&connection.flow, known, progress, stack.interface))
+            }
             Path::Sought(_) | Path::Lost => None,
         };
         Some(path)

@@ -1,0 +1,196 @@
+//! Links for frames between neighbours: cells of one machine whose specifications agree that their network traffic stays
+//! in memory (RainForest 5.4: RFloop). `isola-neighbours` routes the frames.
+//!
+//! The supervisor finds a neighbour by the hardware address of its device, and names the address of each side to the
+//! other ([`NeighbourLink::mac`]). A packet of the link is a frame behind 1 to 8 bytes of padding, the first of which is
+//! their number; so the data of a frame begins at a word of the ring.
+
+use crate::ChannelError;
+use crate::channel::{Listener, listen_for, open_link};
+use crate::runtime::{OpenLink, RingSizes, runtime};
+use alloc::rc::Rc;
+use core::iter;
+use core::task::Waker;
+use isola_abi::layout::PAGE_SIZE;
+use isola_abi::links::{LinkDemand, NEIGHBOUR_SERVICE};
+use isola_iobuf::{Frame, IoBuf, IoBufMut};
+use isola_link_rings::{HEADER_LINES, LINE_BYTES, Ring, SendError};
+
+/// The pages of a half: 2,048 lines, which have room for the longest frame at any time if half of them are free.
+const HALF_PAGES: usize = (2048 + HEADER_LINES).div_ceil(PAGE_SIZE as usize / LINE_BYTES);
+
+/// The words of a half.
+pub const HALF_WORDS: usize = HALF_PAGES * PAGE_SIZE as usize / size_of::<u64>();
+
+const SIZES: RingSizes = RingSizes { pages: HALF_PAGES, most_peer_pages: HALF_PAGES };
+
+/// The longest frame: the longest IP packet with its Ethernet header.
+pub const MOST_BYTES: usize = 14 + 65_535;
+
+/// The neighbour has closed the link, has ended, or has violated the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkEnded;
+
+/// Whether a ring had room for a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum FrameSent {
+    /// The frame is on its way.
+    Yes,
+    /// There is no room at present.
+    NoRoom,
+}
+
+/// A link to a neighbour. It is closed when it is dropped.
+pub struct NeighbourLink {
+    link: Rc<OpenLink>,
+    mac: [u8; 6],
+}
+
+/// Returns the hardware address of the cell's device, if the cell may have neighbours.
+pub fn own_mac() -> Option<[u8; 6]> {
+    runtime().ok()?.port()?.table().own_mac()
+}
+
+/// Returns how often a cell that may be a neighbour has started or ended, modulo 2^32.
+pub fn changes() -> u32 {
+    runtime().ok().and_then(|runtime| runtime.port()).map_or(0, |port| port.table().neighbour_changes())
+}
+
+/// Opens a link to the neighbour with that hardware address.
+///
+/// # Errors
+/// A [`ChannelError`]; [`ChannelError::Refused`] if no neighbour has the address, or there is such a link already.
+pub async fn open(mac: [u8; 6]) -> Result<NeighbourLink, ChannelError> {
+    let link = open_link(SIZES, move |memory| LinkDemand::OpenNeighbour { mac, memory }).await?;
+    NeighbourLink::new(link)
+}
+
+/// The links that neighbours open.
+pub struct NeighbourListener(Listener);
+
+/// Listens for the links of neighbours.
+///
+/// # Errors
+/// A [`ChannelError`].
+pub fn listen() -> Result<NeighbourListener, ChannelError> {
+    listen_for(runtime()?, NEIGHBOUR_SERVICE, SIZES).map(NeighbourListener)
+}
+
+impl NeighbourListener {
+    /// Accepts the next link.
+    ///
+    /// # Errors
+    /// A [`ChannelError`]; the listener can accept others.
+    pub async fn accept(&self) -> Result<NeighbourLink, ChannelError> {
+        NeighbourLink::new(self.0.accept_link().await?)
+    }
+}
+
+impl NeighbourLink {
+    fn new(link: Rc<OpenLink>) -> Result<Self, ChannelError> {
+        let mac = link.peer_mac().ok_or(ChannelError::Closed)?;
+        Ok(Self { link, mac })
+    }
+
+    /// Returns the neighbour's hardware address, according to the supervisor.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Sends a copy of a frame.
+    ///
+    /// # Errors
+    /// [`LinkEnded`]; also for a frame that is too long for any room.
+    pub fn send(&self, frame: &Frame) -> Result<FrameSent, LinkEnded> {
+        self.check_open()?;
+        let sent = send_frame(&mut self.link.rings.borrow_mut(), frame);
+        match sent {
+            Ok(must) => {
+                self.link.notify(must);
+                Ok(FrameSent::Yes)
+            }
+            Err(SendError::Full) => Ok(FrameSent::NoRoom),
+            Err(SendError::TooLong { .. } | SendError::Broken) => Err(LinkEnded),
+        }
+    }
+
+    /// Receives the next frame, if there is one.
+    ///
+    /// # Errors
+    /// [`LinkEnded`].
+    pub fn receive(&self) -> Result<Option<IoBuf>, LinkEnded> {
+        self.check_open()?;
+        receive_frame(&mut self.link.rings.borrow_mut())
+    }
+
+    /// Gives the neighbour the room of the received frames. Wakes `waker` when there is a frame or the link has ended,
+    /// unless that is so already. Returns whether it is.
+    pub fn await_frame(&self, waker: &Waker) -> bool {
+        self.check_open().is_err() || self.link.await_packet(waker).unwrap_or(true)
+    }
+
+    /// Wakes `waker` when there is room for a frame of `len_bytes`, unless there is. Returns whether there is, or the
+    /// link has ended.
+    pub fn await_room(&self, len_bytes: usize, waker: &Waker) -> bool {
+        self.check_open().is_err() || self.link.await_room(len_bytes + MOST_PADDING, waker).unwrap_or(true)
+    }
+
+    /// Gives the neighbour the room of the received frames.
+    pub fn release(&self) {
+        let must = self.link.rings.borrow_mut().release();
+        self.link.notify(must);
+    }
+
+    fn check_open(&self) -> Result<(), LinkEnded> {
+        if self.link.is_open() { Ok(()) } else { Err(LinkEnded) }
+    }
+}
+
+/// The most bytes before a frame.
+const MOST_PADDING: usize = 8;
+
+/// Sends a frame over a ring.
+///
+/// # Errors
+/// A [`SendError`]; nothing was sent.
+pub fn send_frame<O, P>(
+    ring: &mut Ring<O, P>,
+    frame: &Frame,
+) -> Result<isola_link_rings::MustNotify, SendError>
+where
+    O: core::ops::Deref<Target = [core::sync::atomic::AtomicU64]>,
+    P: core::ops::Deref<Target = [core::sync::atomic::AtomicU64]>,
+{
+    let count = MOST_PADDING - frame.head.len() % MOST_PADDING;
+    let mut padding = [0; MOST_PADDING];
+    padding[0] = count as u8;
+    let padding = padding.get(..count).unwrap_or_default();
+    ring.send_parts(count + frame.len(), iter::once(padding).chain(frame.pieces()))
+}
+
+/// Receives a frame from a ring.
+///
+/// # Errors
+/// [`LinkEnded`] if the peer violates the protocol.
+pub fn receive_frame<O, P>(ring: &mut Ring<O, P>) -> Result<Option<IoBuf>, LinkEnded>
+where
+    O: core::ops::Deref<Target = [core::sync::atomic::AtomicU64]>,
+    P: core::ops::Deref<Target = [core::sync::atomic::AtomicU64]>,
+{
+    let Some(packet) = ring.incoming().map_err(|_| LinkEnded)? else { return Ok(None) };
+    let len = packet.len_bytes();
+    if len > MOST_PADDING + MOST_BYTES {
+        return Err(LinkEnded);
+    }
+    let mut buffer = IoBufMut::with_room(0, len);
+    if let Some(bytes) = buffer.append(len) {
+        ring.take(packet, bytes);
+    }
+    let padding = usize::from(buffer.first().copied().unwrap_or_default());
+    if !(1..=MOST_PADDING).contains(&padding) || padding > len {
+        return Err(LinkEnded);
+    }
+    buffer.advance(padding);
+    Ok(Some(buffer.freeze()))
+}

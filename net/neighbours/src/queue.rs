@@ -1,0 +1,278 @@
+//! The queue in front of the network device, and the tasks that open links.
+
+use crate::router::{DropReason, FrameLink, Routed, Router, Surroundings};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::net::IpAddr;
+use core::task::Waker;
+use isola_channels::neighbours::{self, FrameSent, LinkEnded, NeighbourLink};
+use isola_ebbs::{Ebb, Representative};
+use isola_events::{now, sleep, spawn, spawn_task};
+use isola_iobuf::{Frame, IoBuf, IoBufMut};
+use isola_net::neighbours as network;
+use isola_net::neighbours::LinkDrop;
+use isola_platform::Instant;
+use isola_platform::network::{
+    FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame,
+};
+
+static LINKS: Ebb<Links> = Ebb::new();
+
+/// The links of the first core.
+#[derive(Default)]
+struct Links {
+    router: RefCell<Option<Router<PolledLink>>>,
+}
+
+impl Representative for Links {
+    fn create() -> Self {
+        Self::default()
+    }
+}
+
+/// Returns the port with links to neighbours beside the device, if the cell's specification permits neighbours. To be
+/// called on the first core, which serves the first queue; frames of the other queues take the device.
+pub fn over_links(mut port: NetworkPort) -> NetworkPort {
+    let Some(own) = neighbours::own_mac().filter(|mac| *mac == port.mac) else { return port };
+    if port.queues.is_empty() {
+        return port;
+    }
+    LINKS.router.replace(Some(Router::new(own)));
+    let device = port.queues.remove(0);
+    let offloads = device.offloads();
+    port.queues.insert(0, Box::new(LinkedQueue { device, offloads, next: Next::New, turn: Turn::Device }));
+    spawn_task(accept_links()).detach();
+    port
+}
+
+/// Accepts the links that neighbours open.
+async fn accept_links() {
+    let Ok(listener) = neighbours::listen() else { return };
+    loop {
+        match listener.accept().await {
+            Ok(link) => add(link),
+            // The opener has ended meanwhile, or memory is short.
+            Err(_) => sleep(core::time::Duration::from_millis(10)).await,
+        }
+    }
+}
+
+/// Opens a link to a hardware address, or records that there is none.
+async fn open_link(mac: [u8; 6]) {
+    match neighbours::open(mac).await {
+        Ok(link) => add(link),
+        Err(_) => LINKS.with(|router| router.refuse(mac, &Cell)).unwrap_or_default(),
+    }
+}
+
+fn add(link: NeighbourLink) {
+    LINKS.with(|router| router.link(PolledLink { link, waker: Arc::new(Poll).into() }, &Cell));
+    // The link arms itself when the queue is empty.
+    network::poll();
+}
+
+impl Links {
+    fn with<T>(&self, work: impl FnOnce(&mut Router<PolledLink>) -> T) -> Option<T> {
+        self.router.borrow_mut().as_mut().map(work)
+    }
+}
+
+/// Wakes by a poll of the core's queue.
+struct Poll;
+
+impl Wake for Poll {
+    fn wake(self: Arc<Self>) {
+        network::poll();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        network::poll();
+    }
+}
+
+/// A link whose news cause a poll of the core's queue.
+struct PolledLink {
+    link: NeighbourLink,
+    waker: Waker,
+}
+
+impl FrameLink for PolledLink {
+    fn mac(&self) -> [u8; 6] {
+        self.link.mac()
+    }
+
+    fn send(&self, frame: &Frame) -> Result<FrameSent, LinkEnded> {
+        self.link.send(frame)
+    }
+
+    fn receive(&self) -> Result<Option<IoBuf>, LinkEnded> {
+        self.link.receive()
+    }
+
+    fn release(&self) {
+        self.link.release();
+    }
+
+    fn await_frame(&self) -> bool {
+        self.link.await_frame(&self.waker)
+    }
+
+    fn await_room(&self, len_bytes: usize) -> bool {
+        self.link.await_room(len_bytes, &self.waker)
+    }
+}
+
+/// The cell of the calling core.
+struct Cell;
+
+impl Surroundings for Cell {
+    fn mac_of(&self, ip: IpAddr) -> Option<[u8; 6]> {
+        network::mac_of(ip)
+    }
+
+    fn epoch(&self) -> u32 {
+        network::epoch()
+    }
+
+    fn seek(&self, ip: IpAddr) {
+        // The stack may be in use now.
+        spawn(move || network::seek(ip));
+    }
+
+    fn changes(&self) -> u32 {
+        neighbours::changes()
+    }
+
+    fn ask(&self, mac: [u8; 6]) {
+        spawn_task(open_link(mac)).detach();
+    }
+
+    fn links_changed(&self, macs: Vec<[u8; 6]>) {
+        spawn(move || network::set_linked(macs));
+    }
+
+    fn dropped(&self, reason: DropReason) {
+        network::count_dropped(match reason {
+            DropReason::Full => LinkDrop::Full,
+            DropReason::Source => LinkDrop::Source,
+        });
+    }
+
+    fn now(&self) -> Instant {
+        now()
+    }
+}
+
+/// The first queue of the device, and the links.
+struct LinkedQueue {
+    device: Box<dyn NetworkQueue + Send>,
+    offloads: Offloads,
+    next: Next,
+    turn: Turn,
+}
+
+/// The next frame to be sent.
+enum Next {
+    New,
+    /// It takes the device, which had no room.
+    ToDevice,
+}
+
+/// The source of the next received frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Device,
+    Links,
+}
+
+impl LinkedQueue {
+    fn from_device(&mut self) -> Option<ReceivedFrame> {
+        self.turn = Turn::Links;
+        self.device.receive()
+    }
+
+    fn from_links(&mut self) -> Option<ReceivedFrame> {
+        self.turn = Turn::Device;
+        let frame = LINKS.with(|router| router.receive(&Cell)).flatten()?;
+        Some(ReceivedFrame { frame, rest: None, checksum: ReceivedChecksum::Valid })
+    }
+
+    /// Returns whether the device can send a frame. One that was made for a link may lack checksums or be too long.
+    fn can_send(&self, frame: &Frame) -> bool {
+        let Offloads { checksums, segments_ipv4, segments_ipv6 } = self.offloads;
+        let segments = if frame.is_ipv6() { segments_ipv6 } else { segments_ipv4 };
+        (checksums || frame.checksum.is_none()) && (segments || frame.segment_len.is_none())
+    }
+}
+
+impl NetworkQueue for LinkedQueue {
+    fn vector(&self) -> u8 {
+        self.device.vector()
+    }
+
+    fn offloads(&self) -> Offloads {
+        self.offloads
+    }
+
+    fn attach(&mut self) {
+        self.device.attach();
+    }
+
+    fn redirect(&mut self) {
+        self.device.redirect();
+    }
+
+    fn receive(&mut self) -> Option<ReceivedFrame> {
+        match self.turn {
+            Turn::Device => self.from_device().or_else(|| self.from_links()),
+            Turn::Links => self.from_links().or_else(|| self.from_device()),
+        }
+    }
+
+    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
+        // The caller first repeats the frame for which the device had no room.
+        let routed = match core::mem::replace(&mut self.next, Next::New) {
+            Next::ToDevice => None,
+            Next::New => Some(()),
+        };
+        let frame = match routed {
+            None => frame,
+            Some(()) => match LINKS.router.borrow_mut().as_mut() {
+                None => frame,
+                Some(router) => match router.send(frame, &Cell) {
+                    Routed::OverLink => return Ok(()),
+                    Routed::ToDevice(frame) => frame,
+                },
+            },
+        };
+        if !self.can_send(&frame) {
+            network::count_dropped(LinkDrop::Ended);
+            return Ok(());
+        }
+        self.device.send(frame).inspect_err(|_| self.next = Next::ToDevice)
+    }
+
+    fn flush(&mut self) {
+        self.device.flush();
+    }
+
+    fn reclaim(&mut self, recycle: &mut dyn FnMut(IoBufMut)) {
+        LINKS.with(|router| router.reclaim(recycle));
+        self.device.reclaim(recycle);
+    }
+
+    fn enable_interrupts(&mut self) -> FramesPending {
+        let device = self.device.enable_interrupts();
+        match LINKS.with(|router| router.await_frames(&Cell)) {
+            Some(true) => FramesPending::Yes,
+            Some(false) | None => device,
+        }
+    }
+
+    fn disable_interrupts(&mut self) {
+        self.device.disable_interrupts();
+    }
+}
