@@ -13,6 +13,7 @@ use core::iter;
 use core::task::Waker;
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::links::{LinkDemand, NEIGHBOUR_SERVICE};
+use isola_ebbs::platform;
 use isola_iobuf::{Frame, IoBuf, IoBufMut};
 use isola_link_rings::{HEADER_LINES, LINE_BYTES, Ring, SendError};
 
@@ -49,7 +50,8 @@ pub struct NeighbourLink {
 
 /// Returns the hardware address of the cell's device, if the cell may have neighbours.
 pub fn own_mac() -> Option<[u8; 6]> {
-    runtime().ok()?.port()?.table().own_mac()
+    let mac = platform().links()?.table().own_mac()?;
+    runtime().is_ok().then_some(mac)
 }
 
 /// Returns how often a cell that may be a neighbour has started or ended, modulo 2^32.

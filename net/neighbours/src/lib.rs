@@ -36,5 +36,5 @@ mod router;
 
 pub use queue::over_links;
 pub use router::{
-    DropReason, FrameLink, MOST_NEIGHBOURS, MOST_WAITING_BYTES, Router, Surroundings,
+    DropReason, FrameLink, MOST_NEIGHBOURS, MOST_WAITING_BYTES, Routed, Router, Surroundings,
 };

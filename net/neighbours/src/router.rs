@@ -240,6 +240,7 @@ impl<L: FrameLink> Router<L> {
                 Err(LinkEnded) => self.unlink(index, around),
             }
         }
+        self.release();
         None
     }
 
@@ -252,7 +253,7 @@ impl<L: FrameLink> Router<L> {
     }
 
     /// Gives all neighbours the room of the received frames.
-    pub fn release(&self) {
+    fn release(&self) {
         self.linked.iter().for_each(|linked| linked.link.release());
     }
 
