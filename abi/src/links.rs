@@ -746,7 +746,11 @@ mod tests {
         request.put(&LinkDemand::Open { target: "kv".into(), service, memory: range(1, 1) });
         request.target[0].store(u64::MAX, Ordering::Relaxed);
         assert_eq!(request.get(), None, "no UTF-8");
-        request.put(&LinkDemand::Open { target: "kv".into(), service: NEIGHBOUR_SERVICE, memory: range(1, 1) });
+        request.put(&LinkDemand::Open {
+            target: "kv".into(),
+            service: NEIGHBOUR_SERVICE,
+            memory: range(1, 1),
+        });
         assert_eq!(request.get(), None, "frames of neighbours have no name");
     }
 

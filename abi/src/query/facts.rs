@@ -158,6 +158,8 @@ pub struct Connection {
     pub state: String,
     /// The index of the core that owns the connection.
     pub core: u32,
+    /// Whether its frames go over a link to another cell of the machine instead of the device.
+    pub over_link: bool,
     /// The name of the congestion control algorithm.
     pub congestion: String,
     /// The congestion window, in bytes.

@@ -1,7 +1,7 @@
 //! A cell's network counters and connections, as text and as JSON.
 
 use crate::machine::switch::SwitchError;
-use crate::output::view::ConnectionView;
+use crate::output::view::{ConnectionView, path_name};
 use crate::output::{human, table};
 use crate::query::{Extent, QueryAnswer};
 use crate::switch::fabric::PortCounters;
@@ -79,6 +79,7 @@ pub(super) fn connections_text(answer: &QueryAnswer, filter: &FrameFilter) -> St
             connection.remote.to_string(),
             connection.state.clone(),
             connection.core.to_string(),
+            path_name(connection).to_owned(),
             connection.congestion.clone(),
             human::count(connection.window.into()),
             human::count(connection.in_flight.into()),
@@ -97,6 +98,7 @@ pub(super) fn connections_text(answer: &QueryAnswer, filter: &FrameFilter) -> St
             "REMOTE",
             "STATE",
             "CORE",
+            "PATH",
             "CONTROL",
             "WINDOW",
             "IN FLIGHT",

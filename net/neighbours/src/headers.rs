@@ -6,6 +6,9 @@ const ETHERNET_LEN: usize = 14;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
+/// The ports of DHCP and DHCPv6: the switch checks who is a server, so these datagrams take the device.
+const CONFIGURATION_PORTS: [u16; 4] = [67, 68, 546, 547];
+
 /// The addresses of a TCP or UDP frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Headers {
@@ -15,27 +18,38 @@ pub(crate) struct Headers {
 }
 
 /// Returns the addresses of a TCP or UDP frame to a single host, from its first bytes; `None` for all other frames: ARP,
-/// ICMP, fragments of other protocols, IPv6 extension headers.
+/// ICMP, fragments, IPv6 extension headers, DHCP.
 #[inline]
 pub(crate) fn headers_of(frame: &[u8]) -> Option<Headers> {
     let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_LEN>()?;
     let [t0, t1, t2, t3, t4, t5, f0, f1, f2, f3, f4, f5, kind @ ..] = *ethernet;
     let (to, from) = ([t0, t1, t2, t3, t4, t5], [f0, f1, f2, f3, f4, f5]);
-    let (protocol, source): (u8, IpAddr) = match kind {
+    let (protocol, source, header_len): (u8, IpAddr, usize) = match kind {
         [0x08, 0x00] => {
             let header = packet.first_chunk::<20>()?;
+            let is_fragment = header[6] & 0x3f != 0 || header[7] != 0;
             let source = <[u8; 4]>::try_from(header.get(12..16)?).ok()?;
-            (header[9], Ipv4Addr::from(source).into())
+            let len = usize::from(header[0] & 0xf) * 4;
+            (header[9], Ipv4Addr::from(source).into(), Some(len).filter(|_| !is_fragment)?)
         }
         [0x86, 0xdd] => {
             let header = packet.first_chunk::<40>()?;
             let source = <[u8; 16]>::try_from(header.get(8..24)?).ok()?;
-            (header[6], Ipv6Addr::from(source).into())
+            (header[6], Ipv6Addr::from(source).into(), 40)
         }
         _ => return None,
     };
+    let is_carried = match protocol {
+        TCP => true,
+        UDP => {
+            let [a, b, c, d] = *packet.get(header_len..)?.first_chunk()?;
+            let is_configuration = |port| CONFIGURATION_PORTS.contains(&u16::from_be_bytes(port));
+            !is_configuration([a, b]) && !is_configuration([c, d])
+        }
+        _ => false,
+    };
     let is_group = t0 & 1 != 0;
-    (!is_group && matches!(protocol, TCP | UDP)).then_some(Headers { to, from, source })
+    (!is_group && is_carried).then_some(Headers { to, from, source })
 }
 
 #[cfg(test)]
@@ -44,7 +58,9 @@ mod tests {
     use alloc::vec::Vec;
 
     fn frame(kind: [u8; 2], protocol: u8, at: usize, len: usize) -> Vec<u8> {
-        let mut bytes: Vec<u8> = (0..14 + len as u8).map(|byte| byte + 100).collect();
+        let mut bytes: Vec<u8> = (0..14 + len as u8 + 4).map(|byte| byte + 100).collect();
+        bytes[14] = 0x45;
+        bytes[20..22].copy_from_slice(&[0x40, 0]);
         bytes[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
         bytes[12..14].copy_from_slice(&kind);
         bytes[14 + at] = protocol;
@@ -63,7 +79,7 @@ mod tests {
             assert_eq!(headers_of(&six(protocol)).is_some(), is_carried);
         }
         for whole in [four(6), six(17)] {
-            for len in 0..whole.len() {
+            for len in 0..whole.len() - 4 {
                 assert_eq!(headers_of(&whole[..len]), None, "{len}");
             }
             let mut group = whole.clone();
@@ -73,5 +89,32 @@ mod tests {
             arp[13] = 6;
             assert_eq!(headers_of(&arp), None);
         }
+    }
+
+    #[test]
+    fn configuration_and_fragments_take_the_device() {
+        for (kind, at, len) in [([8, 0], 9, 20), ([0x86, 0xdd], 6, 40)] {
+            let datagram = |from: u16, to: u16| {
+                let mut bytes = frame(kind, 17, at, len);
+                bytes[14 + len..16 + len].copy_from_slice(&from.to_be_bytes());
+                bytes[16 + len..18 + len].copy_from_slice(&to.to_be_bytes());
+                bytes
+            };
+            assert!(headers_of(&datagram(53, 1053)).is_some());
+            for (from, to) in [(67, 68), (547, 546), (67, 1000), (1000, 68)] {
+                assert_eq!(headers_of(&datagram(from, to)), None, "{from} to {to}");
+            }
+            assert_eq!(headers_of(&datagram(53, 1053)[..14 + len + 3]), None);
+        }
+        for (high, low) in [(0x20, 0), (0, 1), (0x1f, 0xff)] {
+            let mut fragment = frame([8, 0], 6, 9, 20);
+            fragment[20..22].copy_from_slice(&[high, low]);
+            assert_eq!(headers_of(&fragment), None);
+        }
+        // With options, the ports are further behind.
+        let mut long = frame([8, 0], 17, 9, 24);
+        long[14] = 0x46;
+        long[34..42].copy_from_slice(&[0, 67, 0, 68, 0, 67, 0, 68]);
+        assert_eq!(headers_of(&long), None);
     }
 }

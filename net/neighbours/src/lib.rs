@@ -30,11 +30,10 @@
 
 extern crate alloc;
 
+mod forwarding;
 mod headers;
 mod queue;
 mod router;
 
 pub use queue::over_links;
-pub use router::{
-    DropReason, FrameLink, MOST_NEIGHBOURS, MOST_WAITING_BYTES, Routed, Router, Surroundings,
-};
+pub use router::{DropReason, FrameLink, MOST_NEIGHBOURS, MOST_WAITING_BYTES, Routed, Router, Surroundings};

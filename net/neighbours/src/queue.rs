@@ -1,5 +1,6 @@
 //! The queue in front of the network device, and the tasks that open links.
 
+use crate::forwarding::{self, ForwardingQueue};
 use crate::router::{DropReason, FrameLink, Routed, Router, Surroundings};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -34,18 +35,25 @@ impl Representative for Links {
 }
 
 /// Returns the port with links to neighbours beside the device, if the cell's specification permits neighbours. To be
-/// called on the first core, which serves the first queue; frames of the other queues take the device.
-pub fn over_links(mut port: NetworkPort) -> NetworkPort {
+/// called on the first core, which serves the first queue and has the links.
+pub fn over_links(port: NetworkPort) -> NetworkPort {
     let Some(own) = neighbours::own_mac().filter(|mac| *mac == port.mac) else { return port };
     if port.queues.is_empty() {
         return port;
     }
     LINKS.router.replace(Some(Router::new(own)));
-    let device = port.queues.remove(0);
-    let offloads = device.offloads();
-    port.queues.insert(0, Box::new(LinkedQueue { device, offloads, next: Next::New, turn: Turn::Device }));
+    let queues = port.queues.into_iter().enumerate();
+    let over_links =
+        |(number, device): (usize, Box<dyn NetworkQueue + Send>)| -> Box<dyn NetworkQueue + Send> {
+            if number == 0 {
+                Box::new(LinkedQueue::new(device))
+            } else {
+                Box::new(ForwardingQueue::new(device))
+            }
+        };
+    let queues = queues.map(over_links).collect();
     spawn_task(accept_links()).detach();
-    port
+    NetworkPort { queues, ..port }
 }
 
 /// Accepts the links that neighbours open.
@@ -151,6 +159,7 @@ impl Surroundings for Cell {
     }
 
     fn links_changed(&self, macs: Vec<[u8; 6]>) {
+        forwarding::publish(&macs);
         spawn(move || network::set_linked(macs));
     }
 
@@ -188,7 +197,30 @@ enum Turn {
     Links,
 }
 
+/// Sends frames of other cores.
+pub(crate) fn send_over_links(frames: Vec<Frame>) {
+    LINKS.with(|router| {
+        for frame in frames {
+            // The link has ended meanwhile.
+            if let Routed::ToDevice(_) = router.send(frame, &Cell) {
+                network::count_dropped(LinkDrop::Ended);
+            }
+        }
+    });
+}
+
+/// Returns whether a device can send a frame. One that was made for a link may lack checksums or be too long.
+pub(crate) fn can_send(offloads: Offloads, frame: &Frame) -> bool {
+    let Offloads { checksums, segments_ipv4, segments_ipv6 } = offloads;
+    let segments = if frame.is_ipv6() { segments_ipv6 } else { segments_ipv4 };
+    (checksums || frame.checksum.is_none()) && (segments || frame.segment_len.is_none())
+}
+
 impl LinkedQueue {
+    fn new(device: Box<dyn NetworkQueue + Send>) -> Self {
+        Self { offloads: device.offloads(), device, next: Next::New, turn: Turn::Device }
+    }
+
     fn from_device(&mut self) -> Option<ReceivedFrame> {
         self.turn = Turn::Links;
         self.device.receive()
@@ -198,13 +230,6 @@ impl LinkedQueue {
         self.turn = Turn::Device;
         let frame = LINKS.with(|router| router.receive(&Cell)).flatten()?;
         Some(ReceivedFrame { frame, rest: None, checksum: ReceivedChecksum::Valid })
-    }
-
-    /// Returns whether the device can send a frame. One that was made for a link may lack checksums or be too long.
-    fn can_send(&self, frame: &Frame) -> bool {
-        let Offloads { checksums, segments_ipv4, segments_ipv6 } = self.offloads;
-        let segments = if frame.is_ipv6() { segments_ipv6 } else { segments_ipv4 };
-        (checksums || frame.checksum.is_none()) && (segments || frame.segment_len.is_none())
     }
 }
 
@@ -234,21 +259,15 @@ impl NetworkQueue for LinkedQueue {
 
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         // The caller first repeats the frame for which the device had no room.
-        let routed = match core::mem::replace(&mut self.next, Next::New) {
-            Next::ToDevice => None,
-            Next::New => Some(()),
-        };
-        let frame = match routed {
-            None => frame,
-            Some(()) => match LINKS.router.borrow_mut().as_mut() {
-                None => frame,
-                Some(router) => match router.send(frame, &Cell) {
-                    Routed::OverLink => return Ok(()),
-                    Routed::ToDevice(frame) => frame,
-                },
+        let frame = match (core::mem::replace(&mut self.next, Next::New), LINKS.router.borrow_mut().as_mut())
+        {
+            (Next::New, Some(router)) => match router.send(frame, &Cell) {
+                Routed::OverLink => return Ok(()),
+                Routed::ToDevice(frame) => frame,
             },
+            (Next::ToDevice, _) | (_, None) => frame,
         };
-        if !self.can_send(&frame) {
+        if !can_send(self.offloads, &frame) {
             network::count_dropped(LinkDrop::Ended);
             return Ok(());
         }

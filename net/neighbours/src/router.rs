@@ -34,6 +34,9 @@ const MOST_DROPPED: usize = 64;
 /// The length from which on the room of a frame is given back at once: a few such frames fill a ring.
 const LONG_BYTES: usize = 8 << 10;
 
+/// The most heads of sent frames that wait to be used again.
+const MOST_HEADS: usize = 64;
+
 /// The reason why a frame was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
@@ -158,7 +161,7 @@ impl<L: FrameLink> Router<L> {
         if linked.waiting.is_empty() {
             match linked.link.send(&frame) {
                 Ok(FrameSent::Yes) => {
-                    self.heads.push(frame.head);
+                    self.keep(frame.head);
                     return Routed::OverLink;
                 }
                 Ok(FrameSent::NoRoom) => {}
@@ -171,7 +174,7 @@ impl<L: FrameLink> Router<L> {
         let len = frame.len();
         if linked.waiting_bytes + len > MOST_WAITING_BYTES {
             around.dropped(DropReason::Full);
-            self.heads.push(frame.head);
+            self.keep(frame.head);
             return Routed::OverLink;
         }
         linked.waiting_bytes += len;
@@ -195,7 +198,7 @@ impl<L: FrameLink> Router<L> {
             match linked.link.send(frame) {
                 Ok(FrameSent::Yes) => {
                     linked.waiting_bytes -= len;
-                    self.heads.extend(linked.waiting.pop_front().map(|frame| frame.head));
+                    linked.waiting.pop_front();
                 }
                 Ok(FrameSent::NoRoom) => {
                     if !linked.link.await_room(len) {
@@ -204,6 +207,14 @@ impl<L: FrameLink> Router<L> {
                 }
                 Err(LinkEnded) => return self.unlink(index, around),
             }
+        }
+    }
+
+    /// Keeps the head of a sent frame for [`Self::reclaim`].
+    #[inline]
+    fn keep(&mut self, head: IoBufMut) {
+        if self.heads.len() < MOST_HEADS {
+            self.heads.push(head);
         }
     }
 
@@ -303,8 +314,7 @@ impl<L: FrameLink> Router<L> {
     /// Removes a link that has ended. Frames that wait are lost, and TCP repeats their data over the device.
     #[cold]
     fn unlink(&mut self, index: usize, around: &impl Surroundings) {
-        let Linked { mac, waiting, .. } = self.linked.remove(index);
-        self.heads.extend(waiting.into_iter().map(|frame| frame.head));
+        let Linked { mac, .. } = self.linked.remove(index);
         // A neighbour that closes its links is asked again after a while.
         let refused_at = Some(around.changes().wrapping_sub(1));
         if self.asked.len() >= MOST_ASKED {

@@ -140,6 +140,9 @@ impl CoreNetwork {
         }
         // The age of these entries is unknown: they are verified before use.
         initial.neighbours.into_iter().for_each(|(ip, mac)| stack.learn_claim(stack_now(), ip, mac));
+        if !initial.linked.is_empty() {
+            stack.set_linked(initial.linked);
+        }
         self.stack.replace(Some(stack));
         initial.listeners.into_iter().for_each(|(port, listener)| self.listen(port, listener));
     }
@@ -310,6 +313,11 @@ impl CoreNetwork {
     /// Sets the IPv6 settings that another core's stack has obtained.
     pub fn set_ipv6(&self, settings: Ipv6Settings) {
         self.run_and_deliver(|stack| stack.set_ipv6(stack_now(), settings));
+    }
+
+    /// Sets the hardware addresses to which frames go over links in memory.
+    pub fn set_linked(&self, linked: Vec<MacAddr>) {
+        self.run_and_deliver(|stack| stack.set_linked(linked));
     }
 
     /// Learns a neighbour that another core's stack has discovered.

@@ -45,6 +45,8 @@ struct State {
     address: Option<Ipv4Config>,
     ipv6: Ipv6Settings,
     neighbours: BTreeMap<IpAddr, MacAddr>,
+    /// The hardware addresses to which frames go over links in memory.
+    linked: Vec<MacAddr>,
     listeners: BTreeMap<u16, Arc<Listener>>,
     /// The bound UDP ports, and the cores that bound them.
     datagram_cores: BTreeMap<u16, CoreIndex>,
@@ -268,6 +270,14 @@ pub(crate) fn publish_neighbour(ip: IpAddr, mac: MacAddr, evidence: Evidence) {
     run_on_others(move || NETWORK.learn(ip, mac, evidence));
 }
 
+/// Sets the hardware addresses to which frames go over links in memory, on all cores.
+pub(crate) fn publish_linked(linked: Vec<MacAddr>) {
+    INTERFACE.state.lock().linked.clone_from(&linked);
+    let for_others = linked.clone();
+    run_on_others(move || NETWORK.set_linked(for_others.clone()));
+    NETWORK.set_linked(linked);
+}
+
 /// Adds a listener on all cores that have a stack, and on those that will have one.
 pub(crate) fn publish_listener(port: u16, listener: Arc<Listener>) -> Result<(), ()> {
     // Here and not in `CoreNetwork::listen`, which images without TCP contain, too.
@@ -344,6 +354,7 @@ pub(crate) struct InitialState {
     pub config: Config,
     pub ipv6: Ipv6Settings,
     pub neighbours: Vec<(IpAddr, MacAddr)>,
+    pub linked: Vec<MacAddr>,
     pub listeners: Vec<(u16, Arc<Listener>)>,
 }
 
@@ -363,6 +374,7 @@ pub(crate) fn join() -> Option<InitialState> {
     Some(InitialState {
         config,
         ipv6: state.ipv6,
+        linked: state.linked.clone(),
         neighbours: state.neighbours.iter().map(|(ip, mac)| (*ip, *mac)).collect(),
         listeners: state.listeners.iter().map(|(port, listener)| (*port, listener.clone())).collect(),
     })

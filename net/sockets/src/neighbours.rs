@@ -2,7 +2,7 @@
 //! (`isola-neighbours`). All functions are for the first core.
 
 use crate::core_network::{NETWORK, stack_now};
-use crate::{device, drops};
+use crate::{device, drops, interface};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use isola_net_stack::{Counter, MacAddr};
@@ -48,7 +48,7 @@ pub fn seek(ip: IpAddr) {
     NETWORK.with(|stack| stack.seek_neighbour(stack_now(), ip));
 }
 
-/// Sets the hardware addresses to which the core's stack may send long frames without checksums.
+/// Sets the hardware addresses to which the stacks of all cores may send long frames without checksums.
 pub fn set_linked(macs: Vec<[u8; 6]>) {
-    NETWORK.with(|stack| stack.set_linked(macs.into_iter().map(MacAddr).collect()));
+    interface::publish_linked(macs.into_iter().map(MacAddr).collect());
 }

@@ -14,6 +14,8 @@ pub struct ConnectionView {
     pub state: String,
     /// The index of the connection's core, among the cell's.
     pub core: u32,
+    /// The path of its frames: `device`, or `link` to another cell of the machine.
+    pub path: &'static str,
     /// The congestion control algorithm: `CUBIC`, `NewReno`.
     pub congestion_control: String,
     /// The congestion window.
@@ -52,6 +54,7 @@ impl ConnectionView {
             remote: connection.remote.to_string(),
             state: connection.state.clone(),
             core: connection.core,
+            path: path(connection),
             congestion_control: connection.congestion.clone(),
             window_bytes: connection.window,
             in_flight_bytes: connection.in_flight,
@@ -68,4 +71,9 @@ impl ConnectionView {
             idle_ns: connection.idle_ns,
         }
     }
+}
+
+/// Returns the name of a connection's path.
+pub fn path(connection: &Connection) -> &'static str {
+    if connection.over_link { "link" } else { "device" }
 }

@@ -224,6 +224,7 @@ fn connection(core: u32, port: u16) -> Connection {
         remote: ([10, 0, 2, 2], port).into(),
         state: "ESTABLISHED".into(),
         core,
+        over_link: false,
         congestion: "CUBIC".into(),
         window: 14_600,
         in_flight: 1460,

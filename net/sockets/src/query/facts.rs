@@ -132,6 +132,7 @@ fn connection(view: &ConnectionView, core: CoreIndex) -> Connection {
         remote: view.flow.remote,
         state: view.state.to_string(),
         core: core.0,
+        over_link: view.over_link,
         congestion: view.congestion_control.to_string(),
         window: stats.congestion_window,
         in_flight: stats.in_flight,

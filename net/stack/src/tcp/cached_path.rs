@@ -17,6 +17,8 @@ pub(crate) struct CachedPath {
     pub progress: u64,
     /// The template of headers for this path.
     pub template: Option<Template>,
+    /// Whether frames on this path go over a link in memory.
+    pub over_link: bool,
     /// The component that completes checksums on this path.
     pub tx_checksum: TxChecksum,
 }
@@ -24,8 +26,10 @@ pub(crate) struct CachedPath {
 impl CachedPath {
     pub fn new(flow: &Flow, known: KnownNeighbour, progress: u64, interface: &Interface) -> Self {
         let template = Template::new(flow, interface.mac, known.mac, interface.ipv6.hop_limit);
-        let tx_checksum = interface.checksums_to(known.mac);
-        Self { known, epoch: interface.neighbours.epoch, progress, template, tx_checksum }
+        let over_link = interface.is_linked(known.mac);
+        // Nothing on a link changes a frame.
+        let tx_checksum = if over_link { TxChecksum::Device } else { interface.tx_checksum };
+        Self { known, epoch: interface.neighbours.epoch, progress, template, over_link, tx_checksum }
     }
 
     /// Returns whether the look-up is still valid.

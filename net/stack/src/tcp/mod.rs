@@ -288,6 +288,8 @@ pub struct ConnectionView {
     pub flow: Flow,
     /// The state's name in RFC 9293.
     pub state: &'static str,
+    /// Whether its frames go over a link in memory.
+    pub over_link: bool,
     /// Name of the congestion control algorithm.
     pub congestion_control: &'static str,
     /// Time since the peer's last segment or, if later, since the last keep-alive probe.

@@ -144,13 +144,12 @@ impl Interface {
 
     /// Returns the same for a frame that goes to the hardware address `mac`: over a link, all frames may be long.
     pub fn burst_to(&self, remote: IpAddr, mac: MacAddr) -> u32 {
-        if self.linked.contains(&mac) { LONGEST_DATA } else { self.burst(remote) }
+        if self.is_linked(mac) { LONGEST_DATA } else { self.burst(remote) }
     }
 
-    /// Returns the component that completes the checksums of frames to the hardware address `mac`: over a link, none is
-    /// necessary.
-    pub fn checksums_to(&self, mac: MacAddr) -> TxChecksum {
-        if self.linked.contains(&mac) { TxChecksum::Device } else { self.tx_checksum }
+    /// Returns whether frames to the hardware address `mac` go over a link in memory.
+    pub fn is_linked(&self, mac: MacAddr) -> bool {
+        self.linked.contains(&mac)
     }
 
     /// Sets the hardware addresses to which frames go over a link in memory.

@@ -30,6 +30,7 @@ impl Connection {
         ConnectionView {
             flow: self.flow,
             state: self.state.name(),
+            over_link: self.path.is_some_and(|path| path.over_link),
             congestion_control: self.sender.control.name(),
             silence: now.since(self.silent_since),
             stats: self.stats(),

@@ -1,0 +1,95 @@
+//! Network traffic between cells over links: by agreement, transparent, visible, and across the death of a cell.
+
+use isola_need::{Need, need};
+use isola_tests::isola::Isola;
+use isola_tests::wait;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+const CELL: [&str; 4] = ["--cores", "1", "--memory", "32M"];
+
+/// Starts a cell in the background that exchanges frames with the cell `with`, if there is one. Returns its address.
+fn start(isola: &Isola, name: &str, with: Option<&str>, command: &[&str]) -> String {
+    let with = with.map(|with| vec!["--loop", with]).unwrap_or_default();
+    isola.run(&[&["run", "-d", "--name", name], &CELL[..], &with, command].concat()).ok();
+    wait::until("the cell has an address", || {
+        isola.json(&["inspect", name])["address"].as_str().map(str::to_owned)
+    })
+}
+
+/// Returns the path of the cell's connection once it has transferred a megabyte.
+fn path(isola: &Isola, cell: &str) -> String {
+    wait::until("a connection transfers data", || {
+        let view = isola.json(&["inspect", cell, "--connections"]);
+        let connections = view["connections"].as_array()?.clone();
+        let busy = |connection: &&serde_json::Value| connection["received_bytes"].as_u64() > Some(1 << 20);
+        Some(connections.iter().find(busy)?["path"].as_str()?.to_owned())
+    })
+}
+
+/// Starts a cell named `web` that sends long messages to the cell at `address`.
+fn stream(isola: &Isola, with: Option<&str>, address: &str) {
+    let there = format!("{address}:5002");
+    start(isola, "web", with, &["netpipe", "connect", &there, "-s", "to"]);
+}
+
+#[test]
+fn traffic_takes_a_link_if_both_cells_agree_and_survives_their_ends() {
+    let isola = Isola::up(&["--cores", "4", "--memory", "512M"]);
+    let address = start(&isola, "pipe", Some("web"), &["netpipe"]);
+    // One side alone.
+    stream(&isola, None, &address);
+    assert_eq!(path(&isola, "pipe"), "device");
+    isola.run(&["rm", "-f", "web"]).ok();
+    // Both sides.
+    stream(&isola, Some("*"), &address);
+    assert_eq!(path(&isola, "pipe"), "link");
+    let captured = isola.run(&["capture", "pipe", "--port", "5002", "--count", "20"]).ok();
+    assert!(captured.contains(" in ") && captured.contains(" out "), "{captured}");
+    // The server is killed under load; its next life resets the connection.
+    isola.run(&["kill", "pipe"]).ok();
+    isola.run(&["start", "pipe"]).ok();
+    assert_eq!(isola.wait_for_end("web")["exit_code"], 1);
+    let logs = isola.run(&["logs", "web"]).ok();
+    assert!(logs.contains("reset"), "{logs}");
+    isola.run(&["rm", "web"]).ok();
+    // A new connection to it has a link again; then the client is killed.
+    stream(&isola, Some("pipe"), &address);
+    assert_eq!(path(&isola, "pipe"), "link");
+    isola.run(&["rm", "-f", "web"]).ok();
+    stream(&isola, Some("pipe"), &address);
+    assert_eq!(path(&isola, "pipe"), "link");
+}
+
+#[test]
+fn a_linux_program_reaches_a_cell_over_a_link() {
+    if !need(Need::E2fsprogs) || !need(Need::Busybox) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (root, store) = (folder.path().join("root"), folder.path().join("volumes"));
+    for name in ["bin", "etc", "tmp"] {
+        fs::create_dir_all(root.join(name)).unwrap();
+    }
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
+    fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
+    for applet in ["sh", "nc", "md5sum", "seq", "cat"] {
+        symlink("busybox", root.join("bin").join(applet)).unwrap();
+    }
+    let isola = Isola::up(&["--cores", "4", "--memory", "768M"]);
+    let create = ["volume", "create", "root", "--size", "32M", "--from", root.to_str().unwrap()];
+    isola.run_with(&create, &[("ISOLA_VOLUMES", &store)]).ok();
+    let address = start(&isola, "echo", Some("program"), &["echo"]);
+    let script = format!(
+        "seq 1 400000 > /tmp/data; nc {address} 7 < /tmp/data > /tmp/back; md5sum /tmp/data /tmp/back"
+    );
+    let run = ["run", "--rm", "--name", "program", "-v", "root:/:ro", "--memory", "128M", "--loop", "echo"];
+    let program = [&run[..], &["--tmpfs", "/tmp", "linux", "--", "sh", "-c", &script]].concat();
+    let out = isola.run_with(&program, &[("ISOLA_VOLUMES", &store)]).ok();
+    let sums: Vec<&str> = out.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(sums.len() == 2 && sums[0] == sums[1], "{out}");
+    // Nearly all of the 2.7 MB came over the link.
+    let view = isola.json(&["inspect", "echo"]);
+    let frames = view["network"]["received_frames"].as_u64().unwrap();
+    assert!(frames < 1000, "{frames} frames");
+}
