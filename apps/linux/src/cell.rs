@@ -108,6 +108,10 @@ impl Environment for CellEnvironment {
         (isola::memory_total() as u64, isola::memory_free() as u64)
     }
 
+    fn cached_memory(&self) -> u64 {
+        crate::memory::clean_bytes()
+    }
+
     fn host_name(&self) -> String {
         platform().descriptor().name.clone()
     }

@@ -25,8 +25,12 @@ use isola_linux_processes::{Errno, FirstProgram, System, start};
 extern crate alloc;
 
 use alloc::sync::Arc;
+use core::time::Duration;
 
 isola::app!(main);
+
+/// The time after which the first program has started, and the memory that its start has used is given back.
+const AFTER_START: Duration = Duration::from_secs(2);
 
 /// The exit codes of a shell for a program that cannot be executed, and one that does not exist.
 const CANNOT_EXECUTE: u8 = 126;
@@ -94,6 +98,11 @@ async fn main(arguments: Arguments) -> ExitCode {
             system.request_stop();
         }
     });
+    isola::events::spawn_task(async {
+        isola::events::sleep(AFTER_START).await;
+        isola::release_unused_memory();
+    })
+    .detach();
     let code = run(&system, &console, &options).await;
     drop(stop);
     if options.shows_missing {

@@ -212,6 +212,12 @@ pub fn memory_free() -> usize {
     platform().memory_free()
 }
 
+/// Frees memory that the heap keeps for later objects: the caches of all cores, when each is idle, and unused pages. For a time
+/// at which much memory has become free, such as the end of a start.
+pub fn release_unused_memory() {
+    platform().release_unused();
+}
+
 /// Returns the time of day since 1970-01-01 UTC.
 pub fn unix_time() -> Duration {
     Duration::from_nanos(platform().clock().unix_ns(events::now()))

@@ -192,6 +192,10 @@ impl Platform for Bare {
         })
     }
 
+    fn release_unused(&self) {
+        pool::release_unused();
+    }
+
     fn memory_demand(&self) -> MemoryDemand {
         hot_plug::demand()
     }

@@ -205,6 +205,9 @@ pub trait Platform: Sync {
     /// Returns the free objects in the calling core's cache to the heap.
     fn empty_cache(&self) {}
 
+    /// Frees memory that the heap keeps for later objects: the caches of all cores, when each is idle, and unused pages.
+    fn release_unused(&self) {}
+
     /// Returns 64 random bits. They are unpredictable if the processor has a generator; a bare cell without RDRAND
     /// takes them from the cycle counter.
     fn entropy(&self) -> u64;

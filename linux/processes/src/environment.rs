@@ -67,6 +67,11 @@ pub trait Environment: Send + Sync {
     /// Returns the cell's memory and the free part of it, in bytes.
     fn memory(&self) -> (u64, u64);
 
+    /// Returns the bytes of the pages of files that the cell has in memory and could read again.
+    fn cached_memory(&self) -> u64 {
+        0
+    }
+
     /// Returns the cell's name, which is its host name.
     fn host_name(&self) -> String;
 

@@ -24,7 +24,7 @@ use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_resources::ClientStatistics;
 
 /// The stack of a volume's fiber, in bytes.
-const STACK_LEN: usize = 512 * 1024;
+const STACK_LEN: usize = 256 * 1024;
 
 /// The most bytes that one read returns.
 pub const MOST_READ: usize = 1 << 20;

@@ -35,6 +35,10 @@ impl Caller<'_> {
             }
             return self.check(location, access);
         }
+        let changes_security = name.starts_with(b"security.") && access == Access::WRITE;
+        if changes_security && !self.credentials.has_capability(linux::CAP_SYS_ADMIN) {
+            return Err(Errno::EPERM);
+        }
         if name.starts_with(b"trusted.") && !self.credentials.has_capability(linux::CAP_SYS_ADMIN) {
             return Err(if access == Access::WRITE { Errno::EPERM } else { Errno::ENODATA });
         }

@@ -30,7 +30,7 @@ const KNOWN_FLAGS: u8 = FIXED_FILE | DRAIN | LINK | HARDLINK | ASYNC | SKIP_SUCC
 
 /// The operations that rings support, for `IORING_REGISTER_PROBE`.
 pub fn is_supported(number: u8) -> bool {
-    const SUPPORTED: [op; 28] = [
+    const SUPPORTED: [op; 29] = [
         op::IORING_OP_NOP,
         op::IORING_OP_READV,
         op::IORING_OP_WRITEV,
@@ -51,6 +51,7 @@ pub fn is_supported(number: u8) -> bool {
         op::IORING_OP_READ,
         op::IORING_OP_WRITE,
         op::IORING_OP_FADVISE,
+        op::IORING_OP_MADVISE,
         op::IORING_OP_SPLICE,
         op::IORING_OP_TEE,
         op::IORING_OP_RENAMEAT,
@@ -323,6 +324,9 @@ async fn operation(thread: &Thread, ring: &Ring, fields: &Fields) -> Result<Oper
     }
     if is(op::IORING_OP_FADVISE) {
         return Ok(Operation::Advise(fields.file(), options));
+    }
+    if is(op::IORING_OP_MADVISE) {
+        return Ok(Operation::AdviseMemory(fields.address(), fields.len().into(), options));
     }
     if is(op::IORING_OP_CLOSE) {
         // Registered files are closed by `IORING_REGISTER_FILES_UPDATE`.

@@ -127,6 +127,8 @@ pub enum Operation {
     Truncate(FileChoice, i64),
     /// `posix_fadvise`.
     Advise(FileChoice, u32),
+    /// `madvise`: address, length, advice.
+    AdviseMemory(u64, u64, u32),
     /// `splice`, or `tee` if the bytes stay in the pipe.
     #[expect(missing_docs, reason = "as the call")]
     Splice {
@@ -228,6 +230,9 @@ impl Operation {
             Self::Advise(file, advice) => {
                 file.find(submitter, ring)?;
                 if *advice > POSIX_FADV_NOREUSE { Err(Errno::EINVAL) } else { Ok(0) }
+            }
+            Self::AdviseMemory(address, len, advice) => {
+                submitter.memory.advise(*address, *len, *advice).await.map(|()| 0)
             }
             Self::Splice { from, from_offset, to, to_offset, len, wait, keeps } => {
                 let (from, to) = (from.find(submitter, ring)?, to.find(submitter, ring)?);

@@ -1,6 +1,6 @@
 //! Facts of the system, and random numbers.
 
-use super::CallResult;
+use super::{CallResult, unsupported};
 use crate::Errno;
 use crate::thread::Thread;
 use alloc::string::String;
@@ -38,6 +38,11 @@ pub async fn sethostname(thread: &mut Thread, name: u64, len: u64) -> CallResult
     thread.memory.read_to(name, &mut bytes).await?;
     *thread.system.host_name.lock() = String::from_utf8_lossy(&bytes).into_owned();
     Ok(0)
+}
+
+/// Calls that only the machine's administrator could make. As in a container, no process may.
+pub fn administration(thread: &mut Thread) -> CallResult {
+    Err(unsupported(thread, "administration of mounts, swap, devices or the machine", Errno::EPERM))
 }
 
 pub async fn sysinfo(thread: &mut Thread, buffer: u64) -> CallResult {

@@ -165,6 +165,73 @@ pub async fn clock_getres(thread: &mut Thread, clock: u32, resolution: u64) -> C
     Ok(0)
 }
 
+/// The clock cannot be set: it is that of the machine. Other clocks are EINVAL, as in Linux.
+pub async fn clock_settime(thread: &mut Thread, clock: u32, time: u64) -> CallResult {
+    read_timespec(thread, time).await?;
+    if clock != CLOCK_REALTIME {
+        return Err(Errno::EINVAL);
+    }
+    Err(unsupported(thread, "a change of the clock", Errno::EPERM))
+}
+
+pub async fn settimeofday(thread: &mut Thread, time: u64, zone: u64) -> CallResult {
+    if time != 0 {
+        let (seconds, microseconds) = words(&thread.memory.read_bytes::<16>(time).await?);
+        if (seconds as i64) < 0 || microseconds > 1_000_000 {
+            return Err(Errno::EINVAL);
+        }
+    }
+    if zone != 0 {
+        thread.memory.read_bytes::<8>(zone).await?;
+    }
+    Err(unsupported(thread, "a change of the clock", Errno::EPERM))
+}
+
+/// The length of `struct timex`.
+const TIMEX_LEN: usize = 208;
+
+/// Returns the state of the clock, which no program adjusts.
+pub async fn adjtimex(thread: &mut Thread, buffer: u64) -> CallResult {
+    /// `ADJ_OFFSET_SS_READ`: what is left of an adjustment.
+    const READ_OFFSET: u32 = 0xa001;
+    /// `STA_UNSYNC`, and the result that belongs to it (`TIME_ERROR`).
+    const UNSYNCHRONISED: u32 = 0x40;
+    const TIME_ERROR: u64 = 5;
+    /// The microseconds of a tick of 100 Hz, and the largest frequency change, as in Linux.
+    const TICK: u64 = 10_000;
+    const TOLERANCE: u64 = 32_768_000;
+    const MOST_ERROR: u64 = 16_000_000;
+    let mut bytes = thread.memory.read_bytes::<TIMEX_LEN>(buffer).await?;
+    let modes = u32::from_le_bytes(core::array::from_fn(|index| bytes[index]));
+    if !matches!(modes, 0 | READ_OFFSET) {
+        return Err(unsupported(thread, "a change of the clock", Errno::EPERM));
+    }
+    bytes[4..].fill(0);
+    let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    put(24, MOST_ERROR);
+    put(32, MOST_ERROR);
+    put(40, UNSYNCHRONISED.into());
+    put(48, 2);
+    put(56, 1);
+    put(64, TOLERANCE);
+    let now = thread.system.environment.unix_ns();
+    put(72, now / SECOND);
+    put(80, now % SECOND / 1000);
+    put(88, TICK);
+    thread.memory.write_bytes(buffer, &bytes).await?;
+    Ok(TIME_ERROR)
+}
+
+pub async fn clock_adjtime(thread: &mut Thread, clock: u32, buffer: u64) -> CallResult {
+    match clock {
+        CLOCK_REALTIME => adjtimex(thread, buffer).await,
+        _ => {
+            Clock::from_number(thread, clock)?;
+            Err(Errno::EOPNOTSUPP)
+        }
+    }
+}
+
 pub async fn gettimeofday(thread: &mut Thread, time: u64, zone: u64) -> CallResult {
     if time != 0 {
         let now = thread.system.environment.unix_ns();

@@ -273,36 +273,59 @@ pub(super) fn file_use(system: &System, process: &Process) -> String {
     )
 }
 
-/// Returns the lines of `smaps` about sizes.
-fn sizes(size: u64, usage: MappingUsage, locked: u64) -> String {
+/// Appends the lines of `smaps` about sizes. A process may have thousands of mappings: the numbers are written without the
+/// standard library's formatting, which takes ten times as long.
+fn append_sizes(text: &mut String, size: u64, usage: MappingUsage, locked: u64) {
     let lines = [
-        ("Rss", usage.resident),
+        ("Size:", size),
+        ("Rss:", usage.resident),
         // Pages that relatives share count for each of them.
-        ("Pss", usage.resident),
-        ("Shared_Clean", usage.object),
-        ("Shared_Dirty", usage.shared),
-        ("Private_Clean", 0),
-        ("Private_Dirty", usage.private),
-        ("Referenced", usage.resident),
-        ("Anonymous", usage.private + usage.shared),
-        ("Swap", 0),
-        ("Locked", locked),
+        ("Pss:", usage.resident),
+        ("Shared_Clean:", usage.object),
+        ("Shared_Dirty:", usage.shared),
+        ("Private_Clean:", 0),
+        ("Private_Dirty:", usage.private),
+        ("Referenced:", usage.resident),
+        ("Anonymous:", usage.private + usage.shared),
+        ("Swap:", 0),
+        ("Locked:", locked),
     ];
-    let text = if size == 0 { String::new() } else { format!("{:<16}{:>8} kB\n", "Size:", size * 4) };
-    lines
-        .iter()
-        .fold(text, |text, (name, pages)| text + &format!("{:<16}{:>8} kB\n", format!("{name}:"), pages * 4))
+    let skipped = usize::from(size == 0);
+    for (name, pages) in &lines[skipped..] {
+        append_kib(text, name, pages * 4);
+    }
+}
+
+/// Appends a line: the name in 16 columns, and the number in 8.
+fn append_kib(text: &mut String, name: &str, kib: u64) {
+    const SPACES: &str = "                ";
+    let mut digits = [b' '; 20];
+    let mut first = digits.len();
+    let mut rest = kib;
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let shown = &digits[first.min(digits.len() - 8)..];
+    text.push_str(name);
+    text.push_str(&SPACES[name.len().min(SPACES.len())..]);
+    text.push_str(core::str::from_utf8(shown).unwrap_or_default());
+    text.push_str(" kB\n");
 }
 
 pub(super) fn mapping_sizes(_: &System, process: &Process) -> String {
     let Some(memory) = memory(process) else { return String::new() };
-    memory.mappings().iter().fold(String::new(), |text, mapping| {
+    memory.mappings().iter().fold(String::new(), |mut text, mapping| {
         let usage = memory.mapping_usage(mapping);
         let locked = if mapping.attributes.locked { usage.resident } else { 0 };
-        let lines = sizes(mapping.pages(), usage, locked);
-        text + &map_line(mapping)
-            + &lines
-            + "KernelPageSize:        4 kB\nMMUPageSize:           4 kB\nVmFlags: \n"
+        text.push_str(&map_line(mapping));
+        append_sizes(&mut text, mapping.pages(), usage, locked);
+        text.push_str("KernelPageSize:        4 kB\nMMUPageSize:           4 kB\nVmFlags: \n");
+        text
     })
 }
 
@@ -320,12 +343,23 @@ pub(super) fn mapping_sum(_: &System, process: &Process) -> String {
         sum.object += usage.object;
         locked += if mapping.attributes.locked { usage.resident } else { 0 };
     }
-    format!("{:08x}-{:08x} ---p 00000000 00:00 0 [rollup]\n{}", first.start, last.end, sizes(0, sum, locked))
+    let mut text = format!("{:08x}-{:08x} ---p 00000000 00:00 0 [rollup]\n", first.start, last.end);
+    append_sizes(&mut text, 0, sum, locked);
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_written_as_the_standard_library_does() {
+        for (name, kib) in [("Size:", 0), ("Private_Dirty:", 4), ("Rss:", 12_345_678), ("Pss:", u64::MAX)] {
+            let mut text = String::new();
+            append_kib(&mut text, name, kib);
+            assert_eq!(text, format!("{name:<16}{kib:>8} kB\n"));
+        }
+    }
 
     #[test]
     fn cores_are_listed_as_ranges() {

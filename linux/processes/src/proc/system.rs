@@ -20,6 +20,7 @@ const TICK: u64 = SECOND / TICKS_PER_SECOND;
 pub(super) fn meminfo(system: &System) -> String {
     let (total, free) = system.environment.memory();
     let used = total.saturating_sub(free);
+    let cached = system.environment.cached_memory();
     let (mut anonymous, mut shared, mut mapped) = (0, 0, 0);
     for process in processes(system) {
         if let Some(memory) = process.program.lock().memory.clone() {
@@ -32,9 +33,10 @@ pub(super) fn meminfo(system: &System) -> String {
     let lines = [
         ("MemTotal", total),
         ("MemFree", free),
-        ("MemAvailable", free),
+        // Pages of files that processes have mapped stay.
+        ("MemAvailable", free + cached.saturating_sub(mapped)),
         ("Buffers", 0),
-        ("Cached", 0),
+        ("Cached", cached),
         ("SwapCached", 0),
         ("Active", used),
         ("Inactive", 0),
