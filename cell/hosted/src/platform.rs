@@ -15,7 +15,7 @@ use isola_abi::volume::{VolumeAccess, VolumeMount};
 use isola_ebbs::{current_core, cycles};
 use isola_platform::block::VolumePort;
 use isola_platform::network::NetworkPort;
-use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform, ResumeOutcome};
+use isola_platform::{Clock, CoreIndex, CoreSet, LinkPort, PendingVectors, Platform, ResumeOutcome};
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
@@ -35,6 +35,7 @@ pub struct Hosted {
     clock: Clock,
     cores: Box<[&'static HostedCore]>,
     network: Mutex<Vec<NetworkPort>>,
+    links: Option<&'static dyn LinkPort>,
     /// The volumes that are not open yet.
     volumes: Mutex<Vec<(PathBuf, VolumeMount)>>,
     request: AtomicU32,
@@ -121,6 +122,7 @@ impl Hosted {
             clock,
             cores,
             network,
+            links: settings.links,
             volumes,
             request,
             queries,
@@ -356,6 +358,10 @@ impl Platform for Hosted {
 
     fn queries(&self) -> &Queries {
         &self.queries
+    }
+
+    fn links(&self) -> Option<&'static dyn LinkPort> {
+        self.links
     }
 
     fn open_network(&self) -> Vec<NetworkPort> {

@@ -2,6 +2,7 @@
 
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::volume::VolumeMount;
+use isola_platform::LinkPort;
 use std::path::PathBuf;
 
 /// The settings of a hosted cell.
@@ -22,6 +23,8 @@ pub struct Settings {
     pub volumes: Vec<(PathBuf, VolumeMount)>,
     /// The cell's network address; without one it uses DHCP.
     pub address: Option<NetworkAddress>,
+    /// The cell's links to others, whose supervisor the caller simulates.
+    pub links: Option<&'static dyn LinkPort>,
 }
 
 /// Whether cores are pinned to processors of the host.
@@ -44,6 +47,7 @@ impl Default for Settings {
             arguments: Vec::new(),
             volumes: Vec::new(),
             address: None,
+            links: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Links to other cells, as the platform offers them: see [`isola_abi::links`].
 
+use core::fmt;
 use core::sync::atomic::AtomicU64;
 use isola_abi::id::PhysRange;
 use isola_abi::links::{LinkAccess, LinkDemand, LinkPart, LinkTable};
@@ -9,7 +10,7 @@ pub type PeerWords = (&'static [AtomicU64], LinkAccess);
 
 /// The links of the cell. News of a link, and answers, come with an interrupt with
 /// [`DOORBELL_VECTOR`](isola_abi::links::DOORBELL_VECTOR) to the first core.
-pub trait LinkPort: Sync {
+pub trait LinkPort: Sync + fmt::Debug {
     /// Returns the table of links, which the supervisor writes.
     fn table(&self) -> &'static LinkTable;
 

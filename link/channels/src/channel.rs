@@ -14,7 +14,7 @@ use isola_abi::id::PhysRange;
 use isola_abi::links::{LinkAccess, LinkDemand, LinkPart, LinkState, ServiceName, service_name};
 use isola_abi::management::MAX_NAME_LEN;
 use isola_events::{spawn_task, yield_now};
-use isola_link_rings::{Broken, Message, SendError};
+use isola_link_rings::{Broken, Message, Posted, SendError, fence_posts};
 
 /// The number of packets after which a reader gives way to other events.
 pub const READS_IN_A_ROW: u32 = 16;
@@ -23,6 +23,42 @@ impl From<Broken> for ChannelError {
     fn from(_: Broken) -> Self {
         Self::Closed
     }
+}
+
+/// The outcome of a message to one of several channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// The message is in the ring.
+    Sent,
+    /// The ring has no room: the peer has not read earlier packets.
+    Full,
+    /// The peer has closed the channel, violated its protocol, or ended.
+    Closed,
+}
+
+/// Sends a message of one line over each of several channels, with one fence for all. No member delays another: the
+/// deliveries, in the order of the channels, say which did not get it.
+pub fn multicast<'a, C>(channels: C, message: &Message) -> Vec<Delivery>
+where
+    C: IntoIterator<Item = &'a Channel, IntoIter: Clone>,
+{
+    let channels = channels.into_iter();
+    let post = |channel: &Channel| match channel.check_open() {
+        Ok(()) => channel.link.rings.borrow_mut().post_message(message),
+        Err(_) => Err(SendError::Broken),
+    };
+    let posted: Vec<Result<Posted, SendError>> = channels.clone().map(post).collect();
+    fence_posts();
+    let deliver = |(channel, posted): (&Channel, Result<Posted, SendError>)| match posted {
+        Ok(posted) => {
+            let must = channel.link.rings.borrow().must_notify(posted);
+            channel.link.notify(must);
+            Delivery::Sent
+        }
+        Err(SendError::Full) => Delivery::Full,
+        Err(SendError::TooLong { .. } | SendError::Broken) => Delivery::Closed,
+    };
+    channels.zip(posted).map(deliver).collect()
 }
 
 /// A channel to another cell. It is closed when it and all memory of the peer that it returned are dropped.
@@ -197,6 +233,14 @@ impl Channel {
                 return Ok(());
             }
             self.await_room(0).await?;
+        }
+    }
+
+    /// Sends a message of one line if the ring has room for it.
+    pub fn try_write_message(&self, message: &Message) -> Delivery {
+        match multicast([self], message)[..] {
+            [delivery] => delivery,
+            _ => Delivery::Closed,
         }
     }
 

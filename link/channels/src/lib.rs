@@ -26,7 +26,9 @@ mod memory;
 pub mod neighbours;
 mod runtime;
 
-pub use channel::{Channel, Listener, READS_IN_A_ROW, listen, listen_with, open, open_with};
+pub use channel::{
+    Channel, Delivery, Listener, READS_IN_A_ROW, listen, listen_with, multicast, open, open_with,
+};
 pub use error::ChannelError;
 pub use isola_abi::links::{LinkAccess, LinkRefusal};
 pub use isola_link_rings::Message;

@@ -39,4 +39,6 @@ mod ring;
 mod sync;
 
 pub use half::{HEADER_LINES, Half, LINE_BYTES, LINE_WORDS, TooSmall};
-pub use ring::{Armed, Broken, IncomingPacket, MESSAGE_BYTES, Message, MustNotify, Ring, SendError};
+pub use ring::{
+    Armed, Broken, IncomingPacket, MESSAGE_BYTES, Message, MustNotify, Posted, Ring, SendError, fence_posts,
+};

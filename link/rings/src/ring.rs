@@ -52,6 +52,21 @@ pub enum MustNotify {
     No,
 }
 
+/// A message that was [posted](Ring::post_message), for [`Ring::must_notify`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Posted {
+    /// The lines published before and after it.
+    before: u64,
+    after: u64,
+}
+
+/// Orders the messages posted so far before the question whether their receivers wait. One fence serves any number of rings.
+#[inline]
+pub fn fence_posts() {
+    fence(Ordering::SeqCst);
+}
+
 /// The outcome of [`Ring::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -154,7 +169,9 @@ where
             self.write_line(number, None, part);
         }
         self.head += count;
-        Ok(self.publish())
+        let posted = self.publish();
+        fence_posts();
+        Ok(self.must_notify(posted))
     }
 
     /// Sends a packet of one line, and returns whether to notify the peer.
@@ -163,6 +180,18 @@ where
     /// A [`SendError`]; nothing was sent.
     #[inline]
     pub fn send_message(&mut self, message: &Message) -> Result<MustNotify, SendError> {
+        let posted = self.post_message(message)?;
+        fence_posts();
+        Ok(self.must_notify(posted))
+    }
+
+    /// Publishes a packet of one line. [`fence_posts`] and [`Self::must_notify`] have to follow; between them the same can
+    /// be done for other rings.
+    ///
+    /// # Errors
+    /// A [`SendError`]; nothing was sent.
+    #[inline]
+    pub fn post_message(&mut self, message: &Message) -> Result<Posted, SendError> {
         self.reserve(1)?;
         if let [header, words @ ..] = self.own.line(self.head) {
             for (word, value) in words.iter().zip(message.words) {
@@ -172,6 +201,13 @@ where
         }
         self.head += 1;
         Ok(self.publish())
+    }
+
+    /// Returns whether to notify the peer of a message, after [`fence_posts`].
+    #[inline]
+    pub fn must_notify(&self, posted: Posted) -> MustNotify {
+        let wake_at = self.peer.load(Word::WakeAt, Ordering::Relaxed);
+        if posted.before <= wake_at && wake_at < posted.after { MustNotify::Yes } else { MustNotify::No }
     }
 
     /// Receives the next packet into `packet`, replacing its contents. Returns whether there was one.
@@ -306,13 +342,11 @@ where
 
     /// Publishes the lines written so far.
     #[inline]
-    fn publish(&mut self) -> MustNotify {
+    fn publish(&mut self) -> Posted {
         let before = self.published;
         self.published = self.head;
         self.own.store(Word::Head, self.head, Ordering::Release);
-        fence(Ordering::SeqCst);
-        let wake_at = self.peer.load(Word::WakeAt, Ordering::Relaxed);
-        if before <= wake_at && wake_at < self.head { MustNotify::Yes } else { MustNotify::No }
+        Posted { before, after: self.head }
     }
 
     /// Returns the length of the next packet in bytes, and in lines.

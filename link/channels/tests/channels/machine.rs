@@ -1,0 +1,251 @@
+//! A machine of cells in one process, whose supervisor introduces each to each: it keeps the tables of links as the
+//! supervisor of `isola_abi::links` does. A cell of the machine is a thread.
+
+use isola_abi::id::{ApicId, CellId, PhysAddr, PhysRange};
+use isola_abi::layout::PAGE_SIZE;
+use isola_abi::links::{
+    DOORBELL_VECTOR, LEAST_LINKS, Link, LinkAccess, LinkDemand, LinkPart, LinkRefusal, LinkRequest,
+    LinkState, LinkTable, LinkWindow,
+};
+use isola_events::{exit, run, spawn_task};
+use isola_hosted::{Hosted, Settings};
+use isola_platform::{CoreIndex, LinkPort, PeerWords, Platform};
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+/// The machine.
+#[derive(Debug, Default)]
+pub struct Machine {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    cells: Vec<&'static Port>,
+    /// The words at the addresses that cells have named.
+    memory: BTreeMap<u64, &'static [AtomicU64]>,
+}
+
+/// A cell of the machine, and its links.
+pub struct Port {
+    machine: &'static Machine,
+    name: String,
+    id: CellId,
+    table: Box<LinkTable>,
+    request: LinkRequest,
+    platform: OnceLock<&'static Hosted>,
+}
+
+impl core::fmt::Debug for Port {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Port({})", self.name)
+    }
+}
+
+impl Machine {
+    /// Returns a machine without cells.
+    pub fn new() -> &'static Self {
+        Box::leak(Box::default())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a cell that runs `main` as a task of its first core, and ends with it.
+    pub fn start<F: Future<Output = ()> + 'static>(
+        &'static self,
+        name: &str,
+        main: impl Fn(&'static Port) -> F + Send + Sync + 'static,
+    ) -> JoinHandle<()> {
+        let port: &'static Port = {
+            let mut state = self.state();
+            let port = Box::leak(Box::new(Port {
+                machine: self,
+                name: name.into(),
+                id: CellId(state.cells.len() as u32 + 1),
+                table: Box::new(LinkTable::<[Link; LEAST_LINKS]>::default()),
+                request: LinkRequest::default(),
+                platform: OnceLock::new(),
+            }));
+            state.cells.push(port);
+            port
+        };
+        std::thread::spawn(move || {
+            let settings = Settings { name: port.name.clone(), links: Some(port), ..Settings::default() };
+            let codes = isola_hosted::run(settings, Vec::new(), |platform| {
+                let _ = port.platform.set(platform);
+                let main = main(port);
+                spawn_task(async move {
+                    main.await;
+                    exit(0);
+                })
+                .detach();
+                run()
+            });
+            port.end();
+            assert_eq!(codes, [0], "the cell ends");
+        })
+    }
+}
+
+impl State {
+    fn find(&self, name: &str) -> Option<&'static Port> {
+        self.cells.iter().rev().find(|cell| cell.name == name).copied()
+    }
+
+    fn at(&self, id: CellId) -> Option<&'static Port> {
+        self.cells.iter().find(|cell| cell.id == id).copied()
+    }
+}
+
+impl Port {
+    /// Ends the cell's links, as at its death: its peers find other contents in its memory.
+    pub fn end(&self) {
+        let state = self.machine.state();
+        for (_, link) in self.table.iter().filter(|(_, link)| link.state() != LinkState::Free) {
+            self.close_at_peer(&state, link);
+            for part in LinkPart::ALL {
+                let words = state.memory.get(&link.lent(part).start.0).copied().unwrap_or_default();
+                words.iter().for_each(|word| word.store(0, std::sync::atomic::Ordering::Relaxed));
+            }
+            link.set_state(LinkState::Free);
+        }
+    }
+
+    fn close_at_peer(&self, state: &State, link: &Link) {
+        let (peer, slot) = link.peer();
+        let Some(peer) = state.at(peer) else { return };
+        let theirs = peer.table.get(slot).filter(|theirs| theirs.peer().0 == self.id);
+        if let Some(theirs) = theirs.filter(|theirs| theirs.state() != LinkState::Free) {
+            theirs.set_state(LinkState::Closed);
+        }
+        peer.ring();
+    }
+
+    fn ring(&self) {
+        self.table.note_change();
+        if let Some(platform) = self.platform.get() {
+            platform.interrupt(CoreIndex(0), DOORBELL_VECTOR);
+        }
+    }
+
+    fn free_slot(&self) -> Option<(usize, &Link)> {
+        self.table.iter().find(|(_, link)| link.state() == LinkState::Free)
+    }
+
+    fn link(&self, slot: usize, state: LinkState) -> Result<&Link, LinkRefusal> {
+        let link = self.table.get(slot).filter(|link| link.state() == state);
+        link.ok_or(LinkRefusal::WrongState)
+    }
+
+    fn serve(&self, number: u32, demand: LinkDemand) -> Result<usize, LinkRefusal> {
+        let state = self.machine.state();
+        let window = |memory: PhysRange, access| {
+            Some(LinkWindow { page: 1, pages: (memory.len_bytes / PAGE_SIZE) as u32, access })
+        };
+        match demand {
+            LinkDemand::Open { target, service, memory } => {
+                let peer = state.find(&target).ok_or(LinkRefusal::NoSuchCell)?;
+                let (slot, link) = self.free_slot().ok_or(LinkRefusal::NoSlot)?;
+                let (peer_slot, theirs) = peer.free_slot().ok_or(LinkRefusal::NoSlot)?;
+                link.begin((peer.id, peer_slot), ApicId(0), number, &service);
+                link.set_lent(LinkPart::Ring, memory);
+                theirs.begin((self.id, slot), ApicId(0), 0, &service);
+                link.set_state(LinkState::Waiting);
+                theirs.set_state(LinkState::Invited);
+                peer.ring();
+                Ok(slot)
+            }
+            LinkDemand::Accept { slot, memory } => {
+                let link = self.link(slot, LinkState::Invited)?;
+                let (peer, peer_slot) = link.peer();
+                let peer = state.at(peer).ok_or(LinkRefusal::NoSuchCell)?;
+                let theirs = peer.link(peer_slot, LinkState::Waiting)?;
+                link.set_lent(LinkPart::Ring, memory);
+                link.set_window(LinkPart::Ring, window(theirs.lent(LinkPart::Ring), LinkAccess::Read));
+                theirs.set_window(LinkPart::Ring, window(memory, LinkAccess::Read));
+                link.set_state(LinkState::Open);
+                theirs.set_state(LinkState::Open);
+                peer.ring();
+                Ok(slot)
+            }
+            LinkDemand::Share { slot, memory, access } => {
+                let link = self.link(slot, LinkState::Open)?;
+                let peer = state.at(link.peer().0).ok_or(LinkRefusal::NoSuchCell)?;
+                let theirs = peer.link(link.peer().1, LinkState::Open)?;
+                theirs.set_shared(false);
+                link.set_lent(LinkPart::Shared, memory);
+                theirs.set_window(LinkPart::Shared, window(memory, access));
+                theirs.set_shared(true);
+                peer.ring();
+                Ok(slot)
+            }
+            LinkDemand::Unshare { slot } => {
+                let link = self.link(slot, LinkState::Open)?;
+                let peer = state.at(link.peer().0).ok_or(LinkRefusal::NoSuchCell)?;
+                peer.link(link.peer().1, LinkState::Open)?.set_shared(false);
+                link.set_lent(LinkPart::Shared, PhysRange::default());
+                peer.ring();
+                Ok(slot)
+            }
+            LinkDemand::Close { slot } => {
+                let link = self.table.get(slot).filter(|link| link.state() != LinkState::Free);
+                let link = link.ok_or(LinkRefusal::WrongState)?;
+                if link.state() != LinkState::Closed {
+                    self.close_at_peer(&state, link);
+                }
+                link.set_state(LinkState::Free);
+                Ok(slot)
+            }
+        }
+    }
+
+    /// Returns the number of slots in use.
+    pub fn links_in_use(&self) -> usize {
+        self.table.iter().filter(|(_, link)| link.state() != LinkState::Free).count()
+    }
+}
+
+impl LinkPort for Port {
+    fn table(&self) -> &'static LinkTable {
+        self.machine.state().at(self.id).map(|port| &*port.table).expect("the cell is of the machine")
+    }
+
+    fn send(&self, demand: &LinkDemand) -> u32 {
+        let number = self.request.put(demand);
+        let answer = self.serve(number, self.request.get().expect("the demand is intelligible"));
+        self.table.set_answer(number, answer);
+        self.ring();
+        number
+    }
+
+    fn range_of(&self, words: &'static [AtomicU64]) -> PhysRange {
+        let range = PhysRange::new(PhysAddr(words.as_ptr().addr() as u64), size_of_val(words) as u64);
+        assert!(range.start.0.is_multiple_of(PAGE_SIZE) && range.len_bytes.is_multiple_of(PAGE_SIZE));
+        self.machine.state().memory.insert(range.start.0, words);
+        range
+    }
+
+    fn peer_words(&self, slot: usize, part: LinkPart) -> Option<PeerWords> {
+        let link = self.link(slot, LinkState::Open).ok()?;
+        if part == LinkPart::Shared && !link.is_shared() {
+            return None;
+        }
+        let state = self.machine.state();
+        let lent = state.at(link.peer().0)?.table.get(link.peer().1)?.lent(part);
+        let words = state.memory.get(&lent.start.0).copied()?;
+        Some((words, link.window(part)?.access))
+    }
+
+    fn ring_doorbell(&self, slot: usize) {
+        if let Ok(link) = self.link(slot, LinkState::Open)
+            && let Some(peer) = self.machine.state().at(link.peer().0)
+            && let Some(platform) = peer.platform.get()
+        {
+            platform.interrupt(CoreIndex(0), DOORBELL_VECTOR);
+        }
+    }
+}

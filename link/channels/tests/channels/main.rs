@@ -1,0 +1,382 @@
+//! Channels between two cells in one process: honest and hostile peers, and an end at each step.
+
+use isola_abi::id::PhysRange;
+use isola_abi::links::{LinkDemand, LinkState, service_name};
+use isola_channels::{
+    Channel, ChannelError, Delivery, LinkAccess, MOST_RING_PAGES, MOST_SHARED_PAGES, Message, RingSizes,
+    SharedMemory, listen, listen_with, multicast, open, open_with,
+};
+use isola_events::{sleep, spawn_task, timeout, yield_now};
+use isola_platform::LinkPort;
+use machine::{Machine, Port};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+mod machine;
+
+/// Runs a service in a cell `kv` until `client`, in the cell `web`, ends.
+fn with_service<S, C>(
+    serve: impl Fn(&'static Port) -> S + Send + Sync + 'static,
+    client: impl Fn(&'static Port) -> C + Send + Sync + 'static,
+) where
+    S: Future<Output = ()> + 'static,
+    C: Future<Output = ()> + 'static,
+{
+    let machine = Machine::new();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = is_over.clone();
+    let serving = machine.start("kv", move |port| {
+        spawn_task(serve(port)).detach();
+        let over = over.clone();
+        async move {
+            while !over.load(Ordering::Acquire) {
+                sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    let ended = machine.start("web", client).join();
+    is_over.store(true, Ordering::Release);
+    serving.join().expect("the service ends");
+    ended.expect("the client ends");
+}
+
+/// Opens a channel as soon as the service listens.
+async fn reach(name: &str) -> Channel {
+    loop {
+        match open(name).await {
+            Ok(channel) => return channel,
+            Err(ChannelError::Closed) => sleep(Duration::from_millis(1)).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Accepts channels of a service, and serves each by a task.
+async fn serve<F: Future<Output = Result<(), ChannelError>> + 'static>(
+    service: &str,
+    with: impl Fn(Channel) -> F,
+) {
+    let listener = listen(service).expect("nobody else listens");
+    loop {
+        if let Ok(channel) = listener.accept().await {
+            let serving = with(channel);
+            spawn_task(async move { serving.await.map_or((), |()| ()) }).detach();
+        }
+    }
+}
+
+async fn echo(channel: Channel) -> Result<(), ChannelError> {
+    loop {
+        let packet = channel.read().await?;
+        channel.write(&packet).await?;
+    }
+}
+
+/// Adds 1 to the last word of the peer's memory for each packet.
+async fn add(channel: Channel) -> Result<(), ChannelError> {
+    let memory = channel.mapped().await?;
+    loop {
+        let packet = channel.read().await?;
+        let last = memory.len() - 1;
+        let stored = memory.store(last, memory.load(last).unwrap_or_default() + 1);
+        channel.write(if stored { &packet } else { b"read-only" }).await?;
+    }
+}
+
+/// Waits until a cell has so many links.
+async fn has_links(port: &Port, count: usize) {
+    let began = Instant::now();
+    while port.links_in_use() != count {
+        assert!(began.elapsed() < Duration::from_secs(20), "{} links are left", port.links_in_use());
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn packets_arrive_and_slots_are_free_again() {
+    with_service(
+        |_| serve("echo", echo),
+        |port| async move {
+            let channel = reach("kv/echo").await;
+            for len in (0..200).chain([1000, channel.most_bytes()]) {
+                let packet: Vec<u8> = (0..len).map(|index| (index * 7 + len) as u8).collect();
+                channel.write(&packet).await.unwrap();
+                assert_eq!(channel.read().await.unwrap(), packet, "{len} bytes");
+            }
+            drop(channel);
+            has_links(port, 0).await;
+            // A caller that loses interest leaves no link behind.
+            for _ in 0..20 {
+                let _ = timeout(Duration::ZERO, open("kv/echo")).await;
+            }
+            has_links(port, 0).await;
+        },
+    );
+}
+
+#[test]
+fn memory_of_several_pages_is_shared_revoked_and_zeroed_before_it_is_used_again() {
+    with_service(
+        |_| serve("add", add),
+        |_| async {
+            assert_eq!(
+                SharedMemory::new(0).err(),
+                Some(ChannelError::BadSize { most_pages: MOST_SHARED_PAGES })
+            );
+            assert!(SharedMemory::new(MOST_SHARED_PAGES + 1).is_err());
+            assert_eq!(SharedMemory::new(MOST_SHARED_PAGES).unwrap().pages(), MOST_SHARED_PAGES);
+            for pages in [1, 3, 100] {
+                let memory = SharedMemory::new(pages).unwrap();
+                let last = memory.words().last().unwrap();
+                for (access, answer, sum) in
+                    [(LinkAccess::ReadWrite, &b"add"[..], 41), (LinkAccess::Read, b"read-only", 40)]
+                {
+                    let adder = reach("kv/add").await;
+                    last.store(40, Ordering::Release);
+                    adder.map(&memory, access).await.unwrap();
+                    adder.write(b"add").await.unwrap();
+                    assert_eq!(adder.read().await.unwrap(), answer);
+                    assert_eq!(last.load(Ordering::Acquire), sum, "{pages} pages");
+                    adder.unmap().await.unwrap();
+                }
+                let words = memory.words().as_ptr();
+                drop(memory);
+                let again = SharedMemory::new(pages).unwrap();
+                assert_eq!(again.words().as_ptr(), words, "the pool has it");
+                assert!(again.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
+            }
+        },
+    );
+}
+
+#[test]
+fn memory_that_a_peer_maps_is_not_used_again() {
+    with_service(
+        |_| serve("add", add),
+        |_| async {
+            let adder = reach("kv/add").await;
+            let memory = SharedMemory::new(1).unwrap();
+            let words = memory.words();
+            adder.map(&memory, LinkAccess::ReadWrite).await.unwrap();
+            drop(memory);
+            assert_ne!(SharedMemory::new(1).unwrap().words().as_ptr(), words.as_ptr());
+            let other = SharedMemory::new(1).unwrap();
+            adder.map(&other, LinkAccess::ReadWrite).await.unwrap();
+            let taken: Vec<_> = (0..3).map(|_| SharedMemory::new(1).unwrap()).collect();
+            assert!(taken.iter().any(|memory| memory.words().as_ptr() == words.as_ptr()), "it was replaced");
+        },
+    );
+}
+
+#[test]
+fn rings_have_the_chosen_size_within_limits() {
+    with_service(
+        |_| async {
+            let listener = listen_with("big", RingSizes { pages: 64, most_peer_pages: 64 }).unwrap();
+            loop {
+                if let Ok(channel) = listener.accept().await {
+                    spawn_task(async move { echo(channel).await.map_or((), |()| ()) }).detach();
+                }
+            }
+        },
+        |port| async move {
+            for pages in [0, MOST_RING_PAGES + 1] {
+                let sizes = RingSizes { pages, ..RingSizes::default() };
+                let error = ChannelError::BadSize { most_pages: MOST_RING_PAGES };
+                assert_eq!(open_with("kv/big", sizes).await.err(), Some(error));
+            }
+            while open("kv/big").await.err() != Some(ChannelError::PeerRing) {
+                sleep(Duration::from_millis(1)).await;
+            }
+            let sizes = RingSizes { pages: 64, most_peer_pages: 64 };
+            let channel = open_with("kv/big", sizes).await.unwrap();
+            assert_eq!(channel.most_bytes(), (128 << 10) - 8);
+            let packet = vec![7; channel.most_bytes()];
+            channel.write(&packet).await.unwrap();
+            assert_eq!(channel.read().await.unwrap(), packet);
+            drop(channel);
+            // The service accepts no ring beyond its limit.
+            let sizes = RingSizes { pages: 65, most_peer_pages: 64 };
+            let refused = open_with("kv/big", sizes).await;
+            if let Ok(channel) = refused {
+                assert_eq!(channel.read().await, Err(ChannelError::Closed));
+            }
+            has_links(port, 0).await;
+        },
+    );
+}
+
+#[test]
+fn a_member_that_does_not_read_delays_no_other() {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let all = heard.clone();
+    with_service(
+        move |_| {
+            let heard = heard.clone();
+            async move {
+                let reading = serve("hear", move |channel| {
+                    let heard = heard.clone();
+                    async move {
+                        loop {
+                            let message = channel.read_message().await?;
+                            heard.lock().unwrap().push(message.words()[0]);
+                        }
+                    }
+                });
+                spawn_task(reading).detach();
+                serve("deaf", |channel| async move {
+                    channel.closed().await;
+                    Ok(())
+                })
+                .await;
+            }
+        },
+        move |_| {
+            let heard = all.clone();
+            async move {
+                let mut channels = Vec::new();
+                for member in 0..7 {
+                    channels.push(reach(if member == 3 { "kv/deaf" } else { "kv/hear" }).await);
+                }
+                for round in 0..200 {
+                    let deliveries = multicast(&channels, &Message::new([round; 7]));
+                    for (member, delivery) in deliveries.iter().enumerate() {
+                        let is_full = member == 3 && round >= 128;
+                        let expected = if is_full { Delivery::Full } else { Delivery::Sent };
+                        assert_eq!(*delivery, expected, "member {member}, round {round}");
+                    }
+                    while heard.lock().unwrap().len() < 6 * (round as usize + 1) {
+                        yield_now().await;
+                    }
+                }
+                assert_eq!(channels[3].try_write_message(&Message::default()), Delivery::Full);
+                drop(channels.remove(0));
+                assert_eq!(multicast(channels.iter().take(2), &Message::default()), [Delivery::Sent; 2]);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_peer_that_dies_at_any_step_ends_every_operation() {
+    for step in ["open", "reading", "writing", "sharing", "mapped"] {
+        let machine = Machine::new();
+        let dying = machine.start("kv", move |port| async move {
+            let listener = listen("any").unwrap();
+            if step == "open" {
+                // It dies with an invitation that it has not answered.
+                while port.links_in_use() == 0 {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                return;
+            }
+            let channel = listener.accept().await.unwrap();
+            if step == "mapped" {
+                channel.map(&SharedMemory::new(2).unwrap(), LinkAccess::Read).await.unwrap();
+            }
+            sleep(Duration::from_millis(20)).await;
+        });
+        let surviving = machine.start("web", move |port| async move {
+            while !matches!(open("kv/none").await, Err(ChannelError::Closed)) {
+                sleep(Duration::from_millis(1)).await;
+            }
+            let opened = open("kv/any").await;
+            let Ok(channel) = opened else {
+                assert!(matches!(opened, Err(ChannelError::Closed | ChannelError::Refused(_))), "{step}");
+                return;
+            };
+            match step {
+                "reading" => assert_eq!(channel.read().await, Err(ChannelError::Closed)),
+                "writing" => while channel.write(&[1; 1000]).await.is_ok() {},
+                "sharing" => {
+                    let memory = SharedMemory::new(4).unwrap();
+                    while channel.map(&memory, LinkAccess::ReadWrite).await.is_ok() {
+                        yield_now().await;
+                    }
+                }
+                _ => {
+                    let memory = channel.mapped().await.unwrap();
+                    channel.closed().await;
+                    assert_eq!(memory.len(), 1024);
+                    assert!(memory.load(1023).is_some() && !memory.store(0, 1));
+                }
+            }
+            assert!(!channel.is_open(), "{step}");
+            assert_eq!(channel.write(b"more").await, Err(ChannelError::Closed), "{step}");
+            assert_eq!(channel.try_write_message(&Message::default()), Delivery::Closed);
+            assert_eq!(channel.mapped().await.err(), Some(ChannelError::Closed));
+            drop(channel);
+            has_links(port, 0).await;
+        });
+        dying.join().unwrap();
+        surviving.join().unwrap();
+    }
+}
+
+/// Opens links to a service, and writes random words to its half of each.
+async fn attack(port: &'static Port, seed: u64) {
+    let mut random = seed | 1;
+    let mut next = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    let table = port.table();
+    for number in 0..60 {
+        let half = SharedMemory::new(1 << (number % 4)).unwrap();
+        let words = half.words();
+        let memory: PhysRange = port.range_of(words);
+        let service = service_name(if number % 2 == 0 { "echo" } else { "add" }).unwrap();
+        let request = port.send(&LinkDemand::Open { target: "kv".into(), service, memory });
+        let Some(Ok(slot)) = table.answer(request) else { panic!("there is room") };
+        while table.get(slot).is_some_and(|link| link.state() == LinkState::Waiting) {
+            yield_now().await;
+        }
+        if number % 6 == 1 {
+            port.send(&LinkDemand::Share { slot, memory, access: LinkAccess::ReadWrite });
+        }
+        for _ in 0..300 {
+            let word = (next() % words.len() as u64) as usize;
+            let index = [word, 0, 8, 16, 17, 24, 32 + 8 * (word % 8)][(next() % 7) as usize];
+            let value = [next(), next() % 64, ((next() % 8) << 32) | (next() % 300)][(next() % 3) as usize];
+            words[index].store(value, Ordering::Relaxed);
+            port.ring_doorbell(slot);
+        }
+        yield_now().await;
+        port.send(&LinkDemand::Close { slot });
+        // The memory stays written after the end: it is leaked here, as a hostile cell would.
+        std::mem::forget(half);
+    }
+}
+
+#[test]
+fn a_hostile_peer_disturbs_no_other() {
+    let machine = Machine::new();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = is_over.clone();
+    let serving = machine.start("kv", move |port| {
+        spawn_task(serve("echo", echo)).detach();
+        spawn_task(serve("add", add)).detach();
+        let over = over.clone();
+        async move {
+            while !over.load(Ordering::Acquire) {
+                sleep(Duration::from_millis(1)).await;
+            }
+            has_links(port, 0).await;
+        }
+    });
+    let client = machine.start("web", |_| async {
+        let channel = reach("kv/echo").await;
+        for round in 0..2000_u32 {
+            channel.write(&round.to_le_bytes()).await.unwrap();
+            assert_eq!(channel.read().await.unwrap(), round.to_le_bytes());
+        }
+    });
+    let hostile = machine.start("evil", |port| attack(port, 0x9e37_79b9_7f4a_7c15));
+    client.join().expect("the client is undisturbed");
+    hostile.join().expect("the attack ends");
+    is_over.store(true, Ordering::Release);
+    serving.join().expect("the service goes on, and frees all slots");
+}
