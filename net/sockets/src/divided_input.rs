@@ -11,9 +11,11 @@
 
 use crate::core_network::NETWORK;
 use crate::drops::count_dropped;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::cell::RefCell;
+use core::iter::from_fn;
+use core::mem::take;
 use isola_abi::id::ActivityId;
 use isola_ebbs::{Ebb, Representative};
 use isola_events::activity::INFRASTRUCTURE;
@@ -31,16 +33,23 @@ const MAX_WAITING: usize = 512;
 /// The most frames that one event processes.
 pub(crate) const BATCH: usize = 16;
 
+/// The most empty queues whose memory is kept for the next activities with frames.
+const MAX_SPARE: usize = 8;
+
+/// The longest queue whose memory is kept, in frames.
+const MAX_SPARE_LEN: usize = 2 * BATCH;
+
 /// A core's received frames that wait for their activities.
 #[derive(Default)]
 struct DividedInput {
     waiting: RefCell<BTreeMap<ActivityId, Waiting>>,
+    spare: RefCell<Vec<VecDeque<ReceivedFrame>>>,
 }
 
 /// The frames of an activity. They were steered by the table's `version`, and arrived when the cycle counter was
 /// `arrived_at` or later.
 struct Waiting {
-    frames: Vec<ReceivedFrame>,
+    frames: VecDeque<ReceivedFrame>,
     version: u32,
     arrived_at: u64,
 }
@@ -51,29 +60,47 @@ impl Representative for DividedInput {
     }
 }
 
-/// Processes frames of this core, or queues them for their activities. They were steered by the table's `version`, and
-/// arrived when the cycle counter was `arrived_at` or later.
-pub(crate) fn distribute(frames: Vec<ReceivedFrame>, version: u32, arrived_at: u64) {
-    // More frames than one event processes may hide others behind them in the device.
-    if frames.len() <= BATCH && !has_competition() && INPUT.waiting.borrow().is_empty() {
-        if !frames.is_empty() {
-            NETWORK.receive(frames, version, arrived_at);
-        }
-        return;
+/// Frames on their way from the device to this core's activities. They were steered by the table's `version`, and arrived
+/// when the cycle counter was `arrived_at` or later.
+pub(crate) struct Distribution {
+    version: u32,
+    arrived_at: u64,
+    /// Whether frames wait for their activities' events.
+    is_divided: bool,
+    /// The frames that are processed at once.
+    at_once: Vec<ReceivedFrame>,
+}
+
+impl Distribution {
+    /// Begins a distribution.
+    pub fn new(version: u32, arrived_at: u64) -> Self {
+        Self { version, arrived_at, is_divided: has_competition() || has_waiting(), at_once: Vec::new() }
     }
-    let mut batches: Vec<(ActivityId, Vec<ReceivedFrame>)> = Vec::new();
-    for received in frames {
-        let activity = NETWORK.activity_of(&received.frame);
-        match batches.iter_mut().find(|(of, _)| *of == activity) {
-            Some((_, batch)) => batch.push(received),
-            None => batches.push((activity, Vec::from([received]))),
+
+    /// Adds a frame.
+    pub fn push(&mut self, received: ReceivedFrame) {
+        if self.is_divided {
+            return self.divide(received);
+        }
+        self.at_once.push(received);
+        // More frames than one event processes may hide others behind them in the device.
+        if self.at_once.len() > BATCH {
+            self.is_divided = true;
+            take(&mut self.at_once).into_iter().for_each(|received| self.divide(received));
         }
     }
-    for (activity, batch) in batches {
-        if activity == INFRASTRUCTURE {
-            NETWORK.receive(batch, version, arrived_at);
-        } else {
-            INPUT.add(activity, batch, version, arrived_at);
+
+    fn divide(&mut self, received: ReceivedFrame) {
+        match NETWORK.activity_of(&received.frame) {
+            INFRASTRUCTURE => self.at_once.push(received),
+            activity => INPUT.add(activity, received, self.version, self.arrived_at),
+        }
+    }
+
+    /// Processes the frames that wait for no event.
+    pub fn finish(self) {
+        if !self.at_once.is_empty() {
+            NETWORK.receive(self.at_once, self.version, self.arrived_at);
         }
     }
 }
@@ -84,42 +111,40 @@ pub(crate) fn has_waiting() -> bool {
 }
 
 impl DividedInput {
-    /// Queues frames behind those of the same activity.
-    fn add(&self, activity: ActivityId, mut batch: Vec<ReceivedFrame>, version: u32, arrived_at: u64) {
+    /// Queues a frame behind those of the same activity.
+    fn add(&self, activity: ActivityId, received: ReceivedFrame, version: u32, arrived_at: u64) {
         let mut waiting = self.waiting.borrow_mut();
         let queue = waiting.entry(activity).or_insert_with(|| {
             queue_event(activity);
+            let frames = self.spare.borrow_mut().pop().unwrap_or_default();
             // The oldest frame's version and time hold for those that join it: they are checked once more.
-            Waiting { frames: Vec::new(), version, arrived_at }
+            Waiting { frames, version, arrived_at }
         });
-        let room = MAX_WAITING.saturating_sub(queue.frames.len()).min(batch.len());
-        let excess = batch.split_off(room);
-        queue.frames.append(&mut batch);
-        if !excess.is_empty() {
-            count_dropped(Counter::DropActivityBusy, excess.len());
+        if queue.frames.len() >= MAX_WAITING {
+            return count_dropped(Counter::DropActivityBusy, 1);
         }
+        queue.frames.push_back(received);
     }
 
     /// Processes a batch of an activity's frames. While other events wait, it processes one frame at a time, until it has
     /// to give way to one of them.
     fn process(&self, activity: ActivityId) {
-        let Some(Waiting { frames, version, arrived_at }) = self.waiting.borrow_mut().remove(&activity)
-        else {
-            return;
-        };
-        let (mut frames, mut left) = (frames.into_iter(), BATCH);
+        let Some(mut queue) = self.waiting.borrow_mut().remove(&activity) else { return };
+        let mut left = BATCH;
         loop {
             let count = if has_competition() { 1 } else { left };
-            NETWORK.receive(frames.by_ref().take(count), version, arrived_at);
+            let frames = from_fn(|| queue.frames.pop_front()).take(count);
+            NETWORK.receive(frames, queue.version, queue.arrived_at);
             left -= count;
-            if left == 0 || frames.len() == 0 || must_yield() {
+            if left == 0 || queue.frames.is_empty() || must_yield() {
                 break;
             }
         }
-        if frames.len() > 0 {
-            let rest = Waiting { frames: frames.collect(), version, arrived_at };
-            self.waiting.borrow_mut().insert(activity, rest);
+        if !queue.frames.is_empty() {
+            self.waiting.borrow_mut().insert(activity, queue);
             queue_event(activity);
+        } else if queue.frames.capacity() <= MAX_SPARE_LEN && self.spare.borrow().len() < MAX_SPARE {
+            self.spare.borrow_mut().push(queue.frames);
         }
     }
 }

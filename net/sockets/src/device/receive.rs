@@ -2,7 +2,7 @@
 
 use super::{CoreQueue, QUEUE, ServedQueue};
 use crate::core_network::NETWORK;
-use crate::divided_input;
+use crate::divided_input::{self, Distribution};
 use crate::drops::count_dropped;
 use crate::interface;
 use crate::steering::tcp_flow_of;
@@ -158,7 +158,7 @@ impl CoreQueue {
         let version = self.steering.get().map_or(0, |steering| steering.version());
         let arrived_at = self.empty_at.get();
         let mut elsewhere: BTreeMap<CoreIndex, Vec<ReceivedFrame>> = BTreeMap::new();
-        let mut here = Vec::new();
+        let mut here = Distribution::new(version, arrived_at);
         let (mut taken, mut bytes) = (0, 0);
         while taken < BATCH
             && let Some(received) =
@@ -180,7 +180,7 @@ impl CoreQueue {
         if !elsewhere.is_empty() {
             forward_all(elsewhere.into_iter().collect(), version, arrived_at);
         }
-        divided_input::distribute(here, version, arrived_at);
+        here.finish();
         self.divides_input.set(divided_input::has_waiting());
         self.send_waiting();
         self.unmask_or_poll(taken, BATCH);
