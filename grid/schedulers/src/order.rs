@@ -2,20 +2,25 @@
 
 use crate::policy::Entity;
 use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+/// The members outside of the set.
+const MOST_FIRST: usize = 8;
 
 /// Members ordered by a key, each at most once. Equal keys are in the order of the members' numbers.
 ///
-/// The first member is outside of the set: a single member is inserted, found and removed with a few comparisons.
+/// The first members are outside of the set: a few members are inserted, found and removed with some comparisons.
 #[derive(Debug)]
 pub struct Order<K> {
-    first: Option<(K, Entity)>,
-    /// All others. Empty if there is no first member.
+    /// At most [`MOST_FIRST`], the last one first.
+    first: Vec<(K, Entity)>,
+    /// All others. Empty if there are no first members.
     rest: BTreeSet<(K, Entity)>,
 }
 
 impl<K> Default for Order<K> {
     fn default() -> Self {
-        Self { first: None, rest: BTreeSet::new() }
+        Self { first: Vec::with_capacity(MOST_FIRST + 1), rest: BTreeSet::new() }
     }
 }
 
@@ -23,38 +28,54 @@ impl<K: Copy + Ord> Order<K> {
     /// Returns the first member and its key.
     #[inline]
     pub fn first(&self) -> Option<(K, Entity)> {
-        self.first
+        self.first.last().copied()
     }
 
     /// Returns the first member other than this one, and its key.
     #[inline]
     pub fn first_other(&self, entity: Entity) -> Option<(K, Entity)> {
-        self.first.filter(|(_, first)| *first != entity).or_else(|| self.rest.first().copied())
+        let others = self.first.iter().rev().find(|(_, first)| *first != entity);
+        others.or_else(|| self.rest.first()).copied()
     }
 
     /// Adds a member that is not in the order.
     #[inline]
     pub fn insert(&mut self, key: K, entity: Entity) {
         let new = (key, entity);
-        match self.first {
-            None => self.first = Some(new),
-            Some(first) if new < first => {
-                self.first = Some(new);
-                self.rest.insert(first);
-            }
-            Some(_) => {
-                self.rest.insert(new);
-            }
+        let after = self.first.iter().rposition(|other| new < *other);
+        // Behind all first members, of which there may be further ones.
+        if after.is_none() && !self.rest.is_empty() {
+            self.rest.insert(new);
+            return;
+        }
+        self.first.insert(after.map_or(0, |after| after + 1), new);
+        if self.first.len() > MOST_FIRST {
+            self.rest.insert(self.first.remove(0));
         }
     }
 
     /// Removes a member with that key; no effect if it is not in the order.
     #[inline]
     pub fn remove(&mut self, key: K, entity: Entity) {
-        if self.first == Some((key, entity)) {
-            self.first = self.rest.pop_first();
-        } else {
-            self.rest.remove(&(key, entity));
+        match self.first.iter().rposition(|first| *first == (key, entity)) {
+            Some(index) => {
+                self.first.remove(index);
+                if self.first.is_empty() {
+                    self.refill();
+                }
+            }
+            None => {
+                self.rest.remove(&(key, entity));
+            }
+        }
+    }
+
+    /// Moves members from the set.
+    fn refill(&mut self) {
+        while self.first.len() < MOST_FIRST
+            && let Some(next) = self.rest.pop_first()
+        {
+            self.first.insert(0, next);
         }
     }
 }
@@ -81,5 +102,40 @@ mod tests {
             order.remove(key, entity);
         }
         assert_eq!(left, [(0, 5), (1, 1), (1, 3), (5, 0), (9, 4)]);
+    }
+
+    #[test]
+    fn the_order_is_that_of_a_set_for_any_number_of_members() {
+        let (mut order, mut model) = (Order::default(), BTreeSet::new());
+        let mut state = 7_u64;
+        let mut below = |bound: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % bound
+        };
+        let mut keys = [None; 40];
+        for step in 0..20_000 {
+            // Few members, many, and few again.
+            let most = if step % 4_000 < 2_000 { 40 } else { 5 };
+            let member = below(40) as usize;
+            let entity = Entity(member as u32);
+            match keys[member].take() {
+                Some(key) => {
+                    order.remove(key, entity);
+                    model.remove(&(key, entity));
+                }
+                None if model.len() < most => {
+                    let key = below(20);
+                    keys[member] = Some(key);
+                    order.insert(key, entity);
+                    model.insert((key, entity));
+                }
+                None => {}
+            }
+            assert_eq!(order.first(), model.first().copied());
+            let others = model.iter().find(|(_, other)| *other != entity);
+            assert_eq!(order.first_other(entity), others.copied());
+        }
     }
 }
