@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::core_slots::{CoreSlots, Order};
 use isola_abi::descriptor::{Descriptor, DeviceKind, REQUEST_VECTOR, Request};
+use isola_abi::id::ActivityId;
 use isola_abi::ledger::Ledger;
 use isola_abi::query::Queries;
 use isola_abi::report::Report;
@@ -18,6 +19,7 @@ use isola_machine::cell::suspended;
 use isola_machine::device::DeviceRegisters;
 use isola_machine::user::table_bytes;
 use isola_machine::{cell, cpu, interrupts, power};
+use isola_memory::regions::Account;
 use isola_platform::block::VolumePort;
 use isola_platform::network::NetworkPort;
 use isola_platform::{
@@ -206,6 +208,11 @@ impl Platform for Bare {
 
     fn watch_memory(&self, limits: &'static [AtomicU64]) {
         pool::watch_memory(limits);
+    }
+
+    fn move_memory_charge(&self, from: ActivityId, to: ActivityId, len_bytes: usize) {
+        pool::discharge(Account(from.0), len_bytes);
+        pool::charge(Account(to.0), len_bytes);
     }
 
     fn empty_cache(&self) {

@@ -7,9 +7,9 @@ use crate::event_loop::EVENTS;
 use isola_abi::id::ActivityId;
 
 pub use isola_activities::{
-    APPLICATION, Activity, ActivityError, INFRASTRUCTURE, Usage, end as end_activity, list as activities,
-    register as register_activity, register_under as register_activity_under, rename as rename_activity,
-    usage_of as activity_usage,
+    APPLICATION, Activity, ActivityError, INFRASTRUCTURE, Usage, counted_by, end as end_activity, generation,
+    list as activities, register as register_activity, register_under as register_activity_under,
+    rename as rename_activity, usage_of as activity_usage,
 };
 
 /// Returns the activity of the running event, which events that it creates inherit.

@@ -6,13 +6,14 @@ use crate::heap;
 use crate::settings::Settings;
 use isola_abi::core_slots::{CoreSlots, Order, OrderKind};
 use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, HaltMode, InterruptMode, Request};
-use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
+use isola_abi::id::{ActivityId, ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::ledger::{ActivityRecord, ActivityReport, Ledger, slots};
 use isola_abi::query::{Line, Queries};
 use isola_abi::report::{CoreReport, Report};
 use isola_abi::topology::CoreSite;
 use isola_abi::volume::{VolumeAccess, VolumeMount};
 use isola_ebbs::{current_core, cycles};
+use isola_memory::regions::Account;
 use isola_platform::block::VolumePort;
 use isola_platform::network::NetworkPort;
 use isola_platform::{Clock, CoreIndex, CoreSet, LinkPort, PendingVectors, Platform, ResumeOutcome};
@@ -400,6 +401,13 @@ impl Platform for Hosted {
         // Of several cells in a process, none has the pool.
         if self.memory == MemorySource::Pool {
             heap::watch(limits);
+        }
+    }
+
+    fn move_memory_charge(&self, from: ActivityId, to: ActivityId, len_bytes: usize) {
+        if self.memory == MemorySource::Pool {
+            heap::discharge(Account(from.0), len_bytes);
+            heap::charge(Account(to.0), len_bytes);
         }
     }
 

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use isola_abi::core_slots::{CoreSlots, Order};
 use isola_abi::descriptor::{Descriptor, Request};
+use isola_abi::id::ActivityId;
 use isola_abi::ledger::Ledger;
 use isola_abi::query::Queries;
 use isola_abi::report::Report;
@@ -200,6 +201,11 @@ pub trait Platform: Sync {
     /// number in `limits` causes a demand.
     fn watch_memory(&self, limits: &'static [AtomicU64]) {
         let _ = limits;
+    }
+
+    /// Charges heap memory of `len_bytes` bytes to the activity `to` in place of `from`, both with slots in the ledger.
+    fn move_memory_charge(&self, from: ActivityId, to: ActivityId, len_bytes: usize) {
+        let _ = (from, to, len_bytes);
     }
 
     /// Returns the free objects in the calling core's cache to the heap.

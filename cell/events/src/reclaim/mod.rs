@@ -43,7 +43,7 @@ use core::time::Duration;
 use isola_abi::id::ActivityId;
 use isola_abi::ledger::Generation;
 use isola_abi::report::{MemoryPressure, OVER_BUDGET, PRESSURE_LEVEL, RECLAIM as RECLAIM_FLAG};
-use isola_activities::{INFRASTRUCTURE, generation};
+use isola_activities::{INFRASTRUCTURE, counted_by, generation};
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
 use isola_platform::{CoreIndex, Instant, MemoryDemand};
 use isola_resources::MEMORY;
@@ -108,6 +108,13 @@ pub fn lost_bytes(activity: ActivityId) -> u64 {
 /// Returns whether the platform wants memory back at the moment.
 pub fn is_memory_demanded() -> bool {
     platform().memory_demand() != MemoryDemand::None
+}
+
+/// Charges heap memory of `len_bytes` bytes to the activity `to` in place of `from`: if an event frees memory that was
+/// allocated for `from`, the heap takes it from the activity for which the event works, `to`. Activities below others count
+/// for those with slots in the ledger.
+pub fn move_memory_charge(from: ActivityId, to: ActivityId, len_bytes: usize) {
+    platform().move_memory_charge(counted_by(from), counted_by(to), len_bytes);
 }
 
 /// Returns the memory of an activity in bytes, as the ledger counts it.
