@@ -1,17 +1,19 @@
-//! The items as memory that the cell could do without.
+//! The items as memory that the cell could do without, of the activities for which clients have stored them.
 //!
 //! If the supervisor wants memory back, the server evicts the least recently used items of all shards, and moves the
 //! others out of the chunks that are to become free. If the cell has no free memory, connections are closed first
 //! (`serve`), and items are evicted at the critical level only.
 
+use crate::owner::{ItemOwner, OwnedBytes, move_charges};
 use crate::serve::{lower_limits, service};
+use crate::server::Server;
 use crate::shard::MovedMemory;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
 use isola_abi::id::ActivityId;
 use isola_abi::report::MemoryPressure;
 use isola_ebbs::{Ebb, Representative};
-use isola_events::current_activity;
 use isola_events::reclaim::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
 
 /// The holder, on the core that prepared the server.
@@ -33,7 +35,7 @@ pub(crate) struct RegisteredItems {
 
 impl Representative for RegisteredItems {
     fn create() -> Self {
-        Self { _registration: register_memory_holder(Items { activity: current_activity() }) }
+        Self { _registration: register_memory_holder(Items) }
     }
 }
 
@@ -42,9 +44,14 @@ impl RegisteredItems {
     pub fn register(&self) {}
 }
 
-/// The items of the server, for the activity that prepared it.
-struct Items {
-    activity: ActivityId,
+/// The items of the server. Those of activities that have ended count as the server's.
+struct Items;
+
+impl Items {
+    fn activity_of(owner: ItemOwner) -> ActivityId {
+        let server = service().server.activity;
+        owner.activity(server).unwrap_or(server)
+    }
 }
 
 impl MemoryHolder for Items {
@@ -53,19 +60,36 @@ impl MemoryHolder for Items {
             return Vec::new();
         }
         let shards = &service().server.shards;
-        let bytes = shards.ids().filter_map(|id| Some(shards.lock(id)?.evictable_bytes())).sum();
-        Vec::from([(self.activity, bytes)])
+        let mut held: BTreeMap<ActivityId, usize> = BTreeMap::new();
+        for shard in shards.ids().filter_map(|id| shards.lock(id)) {
+            for OwnedBytes { owner, bytes } in shard.usage() {
+                *held.entry(Self::activity_of(owner)).or_default() += bytes;
+            }
+        }
+        held.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    fn free(&self, _: ReclaimCause, activity: ActivityId, len_bytes: usize) -> usize {
-        if activity != self.activity {
-            return 0;
-        }
-        let shards = &service().server.shards;
+    fn free(&self, cause: ReclaimCause, activity: ActivityId, len_bytes: usize) -> usize {
+        let Server { shards, activity: server, .. } = &*service().server;
         let now = crate::unix_time();
         let part = len_bytes / shards.ids().count().max(1) + 1;
-        lower_limits();
-        shards.ids().filter_map(|id| Some(shards.lock(id)?.give_up(now, part))).sum()
+        // Memory beyond a budget is for others to use.
+        let lowers = cause != ReclaimCause::Budget;
+        if lowers {
+            lower_limits();
+        }
+        let mut freed_bytes = 0;
+        for id in shards.ids() {
+            let Some(mut shard) = shards.lock(id) else { continue };
+            freed_bytes += shard.evict_of(now, part, |owner| Self::activity_of(owner) == activity);
+            if lowers {
+                shard.lower_limit();
+            }
+            let freed = shard.take_freed();
+            drop(shard);
+            move_charges(&freed, *server);
+        }
+        freed_bytes
     }
 
     fn vacate(&self, addresses: &Range<usize>, from: u64) -> Option<u64> {

@@ -51,6 +51,7 @@ mod input;
 mod key;
 mod number;
 mod output;
+mod owner;
 mod protocol;
 mod request;
 mod response;
@@ -67,6 +68,7 @@ pub use answer::Answer;
 pub use client::Client;
 pub use config::{Config, ConfigError, DEFAULT_MAX_VALUE_LEN, ItemLimit, SessionLimits};
 pub use key::{Key, KeyHasher, MAX_KEY_LEN, ShardId, shard_of};
+pub use owner::{ItemOwner, OwnedBytes};
 pub use request::{
     Broadcast, Bump, Count, Direction, ExistingItem, MetaGet, OlderVersion, Operation, Payload, Request,
     Store, StoreMode,

@@ -5,6 +5,7 @@
 
 use crate::client::Client;
 use crate::holder::ITEM_HOLDER;
+use crate::owner::{ItemOwner, move_charges};
 use crate::server::Server;
 use crate::session::Session;
 use crate::tally::Tally;
@@ -17,10 +18,12 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use isola_abi::report::MemoryPressure;
 use isola_ebbs::{CellEbb, Ebb, Representative, current_core, platform};
+use isola_events::activity::counted_by;
 use isola_events::pressure::PressureHandler;
 use isola_events::reclaim::is_memory_demanded;
-use isola_events::{now, on_memory_pressure, sleep, spawn, spawn_task, yield_now};
+use isola_events::{current_activity, now, on_memory_pressure, sleep, spawn, spawn_task, yield_now};
 use isola_net::TcpConnection;
+use isola_resources::MEMORY;
 use spin::Once;
 
 static SHARED: CellEbb<Shared> = CellEbb::new();
@@ -65,7 +68,8 @@ impl Representative for Shared {
 /// limit of the items with it ([`ItemLimit`](crate::ItemLimit)). Registers the items as memory that the cell could do
 /// without.
 pub fn prepare(server: Server, memory_total: fn() -> usize) -> Arc<Server> {
-    let (server, promised_bytes) = (Arc::new(server), memory_total());
+    let server = Arc::new(Server { activity: counted_by(current_activity()), ..server });
+    let promised_bytes = memory_total();
     SHARED.service.call_once(|| Service { server: server.clone(), memory_total, promised_bytes });
     ITEM_HOLDER.register();
     server
@@ -89,7 +93,7 @@ pub fn unix_time() -> UnixTime {
 /// Returns the handler of a new connection. Closes the connection if the core has the maximum number of clients.
 pub fn serve(connection: &TcpConnection) -> Client {
     let server = &service().server;
-    let session = Session::new(server.clone());
+    let session = Session::for_owner(server.clone(), ItemOwner::current(server.activity));
     if CLIENTS.clients.borrow().len() >= server.max_connections as usize {
         CLIENTS.tally().rejected();
         connection.close();
@@ -190,6 +194,10 @@ impl CoreClients {
         if are_restored || self.memory_bytes.get() != memory_bytes {
             self.fit(memory_bytes);
         }
+        // Without settings there are no budgets.
+        if MEMORY.version() > 0 {
+            self.follow_budgets();
+        }
     }
 
     /// Adjusts the limits of the shards to `memory_bytes`.
@@ -204,6 +212,22 @@ impl CoreClients {
             shard.set_limit_bytes(of_each);
         }
         self.memory_bytes.set(memory_bytes);
+    }
+
+    /// Lets each owner of items keep its soft budget of memory, divided among the shards.
+    fn follow_budgets(&self) {
+        let server = &self.service.server;
+        let shards = usize::from(server.config.shard_count());
+        let kept = |owner: ItemOwner| {
+            let activity = owner.activity(server.activity);
+            let soft = activity.and_then(|activity| MEMORY.entitlement(activity).memory.soft);
+            usize::try_from(soft.unwrap_or(0)).unwrap_or(usize::MAX) / shards
+        };
+        for id in server.shards.ids() {
+            if let Some(mut shard) = server.shards.lock(id) {
+                shard.set_kept_bytes(kept);
+            }
+        }
     }
 
     /// Adds a client to this core, and returns its number.
@@ -272,6 +296,9 @@ async fn reclaim() {
         for id in server.shards.ids() {
             if let Some(mut shard) = server.shards.lock(id) {
                 found += shard.reclaim(unix_time(), of_each_shard);
+                let freed = shard.take_freed();
+                drop(shard);
+                move_charges(&freed, server.activity);
             }
             looked_at += of_each_shard;
             if looked_at >= RECLAIM_MOST {

@@ -5,6 +5,8 @@ use crate::key::KeyHasher;
 use crate::shards::Shards;
 use crate::tally::Tallies;
 use crate::time::UnixTime;
+use isola_abi::id::ActivityId;
+use isola_events::activity::APPLICATION;
 
 /// The state that all cores and connections of a server share.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub struct Server {
     pub max_connections: u32,
     /// How the memory for items follows that of the cell.
     pub item_limit: ItemLimit,
+    /// The activity that has prepared the server.
+    pub activity: ActivityId,
     /// The start time of the server.
     pub started: UnixTime,
     /// The items of the server.
@@ -44,6 +48,7 @@ impl Server {
             port: 11211,
             max_connections: 1024,
             item_limit,
+            activity: APPLICATION,
             started,
             shards,
             tallies,

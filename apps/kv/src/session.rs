@@ -23,6 +23,7 @@ use isola_iobuf::Chain;
 use crate::input::Input;
 use crate::key::Key;
 use crate::output::Output;
+use crate::owner::{ItemOwner, OwnedBytes, move_charges};
 use crate::protocol::{Action, Parsed, Parser, Reply, text};
 use crate::request::{Broadcast, Operation, Request};
 use crate::response::{Details, Response};
@@ -46,6 +47,8 @@ pub enum ServeOutcome {
 #[derive(Debug)]
 pub struct Session {
     server: Arc<Server>,
+    /// The owner of the items that the client stores.
+    owner: ItemOwner,
     input: Input,
     parser: Parser,
     output: Output,
@@ -99,8 +102,14 @@ enum StepOutcome {
 impl Session {
     /// Creates the session of a new connection.
     pub fn new(server: Arc<Server>) -> Self {
+        Self::for_owner(server, ItemOwner::SERVER)
+    }
+
+    /// Creates the session of a new connection that stores items for `owner`.
+    pub(crate) fn for_owner(server: Arc<Server>, owner: ItemOwner) -> Self {
         Self {
             server,
+            owner,
             input: Input::default(),
             parser: Parser::default(),
             output: Output::default(),
@@ -179,7 +188,9 @@ impl Session {
         let shard = key.shard(self.server.config.shard_count());
         let Some(mut shard) = self.server.shards.lock(shard) else { return StepOutcome::Busy };
         text::single_get(shard.read_in_place(now, key), &mut self.output);
+        let freed = shard.take_freed();
         drop(shard);
+        self.move_charges(&freed);
         self.input.advance(taken);
         self.served += 1;
         StepOutcome::Answered
@@ -221,8 +232,10 @@ impl Session {
         let Some(mut shard) = self.server.shards.lock(shard) else {
             return self.wait(PendingRequest::One(key, operation, reply));
         };
-        let response = shard.execute(now, Request::Item { key, operation });
+        let response = shard.execute_for(self.owner, now, Request::Item { key, operation });
+        let freed = shard.take_freed();
         drop(shard);
+        self.move_charges(&freed);
         self.write(&reply, &response);
         StepOutcome::Answered
     }
@@ -248,6 +261,13 @@ impl Session {
         }
         self.write(&sweep.reply, &sweep.so_far);
         StepOutcome::Answered
+    }
+
+    #[inline]
+    fn move_charges(&self, freed: &[OwnedBytes]) {
+        if !freed.is_empty() {
+            move_charges(freed, self.server.activity);
+        }
     }
 
     #[cold]

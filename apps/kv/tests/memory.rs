@@ -181,7 +181,8 @@ fn given_up_memory_is_that_of_the_items_used_least_recently_and_is_not_taken_aga
     (0..500).for_each(|number| drop(shard.execute(START, set(number, 1_000, 0))));
     assert!((0..100).all(|number| has(&mut shard, number)));
     let before = shard.bytes();
-    let freed = shard.give_up(START, before / 2);
+    let freed = shard.evict_of(START, before / 2, |_| true);
+    shard.lower_limit();
     assert!((before / 2..before / 2 + 8_000).contains(&freed) && shard.bytes() == before - freed);
     assert!((0..100).all(|number| has(&mut shard, number)), "they were used last");
     assert!((100..300).all(|number| !has(&mut shard, number)));
@@ -190,7 +191,8 @@ fn given_up_memory_is_that_of_the_items_used_least_recently_and_is_not_taken_aga
     shard.set_limit_bytes(1 << 20);
     (1_000..1_500).for_each(|number| drop(shard.execute(START, set(number, 1_000, 0))));
     assert!(shard.bytes() > before - freed);
-    assert!(shard.give_up(START, usize::MAX) > 0 && shard.is_empty());
+    assert!(shard.evict_of(START, usize::MAX, |_| true) > 0 && shard.is_empty());
+    shard.lower_limit();
     for len in [1, 100_000] {
         assert!(
             matches!(shard.execute(START, set(1, len, 0)), Response::Stored { .. }),

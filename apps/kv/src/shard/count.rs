@@ -81,7 +81,8 @@ impl Shard {
         let item = self.table.get_mut(slot)?;
         item.cas = cas;
         item.used_at = now;
-        self.table.touch(slot);
+        let owner = item.owner;
+        self.table.touch(slot, owner);
         Some(cas)
     }
 
@@ -99,7 +100,7 @@ impl Shard {
         if !self.can_ever_hold(&body) {
             return None;
         }
-        let old = self.table.remove(slot)?;
+        let old = self.remove(slot)?;
         Some(self.insert_new(now, Item::new(old.hash, body, old.flags, deadline, now)))
     }
 }

@@ -9,6 +9,7 @@ use crate::request::Payload;
 use crate::response::{Body, Parts};
 use crate::time::{Deadline, UnixTime};
 
+use super::owners::OwnerIndex;
 use super::slab::ItemSlot;
 
 /// The memory of an `Arc<[u8]>` in addition to its bytes: two counters, and the rounding of the heap.
@@ -54,12 +55,14 @@ pub(super) struct Item {
     pub is_stale: bool,
     /// Whether a client was asked to store the item again.
     pub is_promised: bool,
+    /// The owner.
+    pub owner: OwnerIndex,
 }
 
-const _: () = assert!(size_of::<Item>() <= 96);
+const _: () = assert!(size_of::<Item>() <= 80);
 
 impl Item {
-    /// Creates an item that is in no list yet.
+    /// Creates an item of the server that is in no list yet.
     pub fn new(hash: u32, body: Body, flags: u32, deadline: Deadline, now: UnixTime) -> Self {
         Self {
             body,
@@ -74,6 +77,7 @@ impl Item {
             was_read: false,
             is_stale: false,
             is_promised: false,
+            owner: OwnerIndex::SERVER,
         }
     }
 

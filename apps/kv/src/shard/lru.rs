@@ -1,4 +1,4 @@
-//! The order of use: a doubly linked list of the items.
+//! The order of use: a doubly linked list of an owner's items.
 
 use super::slab::{ItemSlot, Slab};
 

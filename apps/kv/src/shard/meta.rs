@@ -20,7 +20,7 @@ impl Shard {
         self.counters.cmd_get += 1;
         self.counters.cmd_touch += u64::from(get.exptime.is_some());
         let found = self.find_to_read(now, key.borrow());
-        let Some(slot) = found else {
+        let Some((slot, owner)) = found else {
             self.counters.get_misses += 1;
             self.counters.touch_misses += u64::from(get.exptime.is_some());
             let created = get.vivify.and_then(|exptime| self.vivify(now, &key, exptime));
@@ -41,7 +41,7 @@ impl Shard {
         if get.bump == Bump::Used {
             item.used_at = now;
             item.was_read = true;
-            self.table.touch(slot);
+            self.table.touch(slot, owner);
         }
         Details::Item(description).into()
     }

@@ -4,7 +4,8 @@
 //! time as a parameter. The memory is counted exactly ([`Shard::bytes`]), and stores keep it within the limit: a store
 //! that needs room evicts the least recently used items.
 //!
-//! - [`table`]: the items, found by key and ordered by use; it consists of [`slab`], [`index`] and [`lru`].
+//! - [`table`]: the items, found by key and ordered by use; it consists of [`slab`], [`index`], and [`owners`] with a
+//!   [`lru`] for each.
 //! - [`item`]: an item, and the rules for copying its value.
 //! - [`store`] and [`count`]: the operations that write; [`meta`]: the operations of the meta commands.
 //! - [`vacate`]: eviction by the amount, and the move of items to other memory.
@@ -18,6 +19,7 @@ mod index;
 mod item;
 mod lru;
 mod meta;
+mod owners;
 mod prefixes;
 mod slab;
 mod store;
@@ -29,12 +31,14 @@ use alloc::vec::Vec;
 
 use crate::config::Config;
 use crate::key::{Key, KeyRef, ShardId};
+use crate::owner::{ItemOwner, OwnedBytes};
 use crate::request::{Broadcast, Operation, Request};
 use crate::response::{Body, Details, Hit, ListedItem, Response};
 use crate::time::{Exptime, UnixTime};
 
 pub use counters::{Counters, Report};
-use item::Item;
+use item::{Item, body_bytes};
+use owners::{OwnerIndex, OwnerItems};
 pub use prefixes::Prefixes;
 pub(crate) use prefixes::fits_in_line;
 use slab::ItemSlot;
@@ -68,6 +72,10 @@ pub struct Shard {
     flush_at: Option<UnixTime>,
     /// The index of the next item that `reclaim` examines.
     reclaim_cursor: usize,
+    /// The owner of what is stored now.
+    storing: OwnerIndex,
+    /// The memory of removed items, if they have several owners. See [`Shard::take_freed`].
+    freed: Vec<OwnedBytes>,
     counters: Counters,
     /// The counts by key prefix, and whether the shard counts.
     prefixes: Box<Prefixes>,
@@ -87,6 +95,8 @@ impl Shard {
             flushed_cas: id.0.into(),
             flush_at: None,
             reclaim_cursor: 0,
+            storing: OwnerIndex::SERVER,
+            freed: Vec::new(),
             counters: Counters::default(),
             prefixes: Box::default(),
             counts_prefixes: false,
@@ -119,8 +129,16 @@ impl Shard {
         self.len() == 0
     }
 
-    /// Executes a request. `now` may be slightly earlier than that of the previous call, because it comes from another
-    /// core.
+    /// Executes a request of a client that stores items for `owner`.
+    pub fn execute_for(&mut self, owner: ItemOwner, now: UnixTime, request: Request) -> Response {
+        self.storing = self.table.owners_mut().index_of(owner);
+        let response = self.execute(now, request);
+        self.storing = OwnerIndex::SERVER;
+        response
+    }
+
+    /// Executes a request that stores items for the server itself. `now` may be slightly earlier than that of the previous
+    /// call, because it comes from another core.
     pub fn execute(&mut self, now: UnixTime, request: Request) -> Response {
         self.flush_if_due(now);
         match request {
@@ -170,9 +188,26 @@ impl Shard {
         before - self.table.len()
     }
 
+    /// Returns the memory of removed items by owner since the last call, if the items have several owners. Whoever calls
+    /// drops it in the running event, which may work for another one.
+    #[inline]
+    pub fn take_freed(&mut self) -> Vec<OwnedBytes> {
+        core::mem::take(&mut self.freed)
+    }
+
+    /// Returns the memory of each owner's items, in bytes.
+    pub fn usage(&self) -> impl Iterator<Item = OwnedBytes> {
+        self.table.owners().iter().map(OwnerItems::bytes)
+    }
+
+    /// Sets the memory up to which each owner loses no item to others, in bytes.
+    pub fn set_kept_bytes(&mut self, of: impl Fn(ItemOwner) -> usize) {
+        self.table.owners_mut().iter_mut().for_each(|items| items.kept_bytes = of(items.owner));
+    }
+
     /// Returns the counts and the memory use of the shard.
     pub fn report(&self, now: UnixTime) -> Report {
-        let oldest = self.table.get(self.table.oldest());
+        let oldest = self.table.oldest(|_| true).and_then(|slot| self.table.get(slot));
         Report {
             time: now.0,
             counters: self.counters,
@@ -188,9 +223,7 @@ impl Shard {
 
     /// Returns the most recently used items that are alive at `now`, at most `limit` of them.
     fn list(&self, now: UnixTime, limit: usize) -> Vec<ListedItem> {
-        let newest_first =
-            core::iter::successors(self.table.get(self.table.newest()), |item| self.table.get(item.older));
-        let live = newest_first.filter(|item| !self.is_dead(item, now));
+        let live = self.table.newest_first().filter(|item| !self.is_dead(item, now));
         live.take(limit).map(|item| ListedItem { body: item.body.clone(), deadline: item.deadline }).collect()
     }
 
@@ -213,14 +246,14 @@ impl Shard {
         }
         self.counters.cmd_get += 1;
         self.counters.cmd_touch += u64::from(exptime.is_some());
-        let slot = self.find_to_read(now, key);
-        let Some(slot) = slot else {
+        let found = self.find_to_read(now, key);
+        let Some((slot, owner)) = found else {
             self.counters.get_misses += 1;
             self.counters.touch_misses += u64::from(exptime.is_some());
             return None;
         };
         self.counters.get_hits += 1;
-        self.table.touch(slot);
+        self.table.touch(slot, owner);
         let item = self.table.get_mut(slot)?;
         item.used_at = now;
         item.was_read = true;
@@ -240,9 +273,9 @@ impl Shard {
         self.prefixes.read(key.bytes(), is_hit);
     }
 
-    /// Finds an item like [`Shard::find_live`], and counts the reason if it is dead.
+    /// Finds an item like [`Shard::find_live`], with its owner, and counts the reason if it is dead.
     #[inline(always)]
-    fn find_to_read(&mut self, now: UnixTime, key: KeyRef<'_>) -> Option<ItemSlot> {
+    fn find_to_read(&mut self, now: UnixTime, key: KeyRef<'_>) -> Option<(ItemSlot, OwnerIndex)> {
         let slot = self.table.find(key)?;
         let item = self.table.get(slot)?;
         if item.is_dead(now, self.flushed_cas) {
@@ -253,7 +286,7 @@ impl Shard {
             self.remove_dead(now, slot);
             return None;
         }
-        Some(slot)
+        Some((slot, item.owner))
     }
 
     fn touch(&mut self, now: UnixTime, key: &Key, exptime: Exptime) -> Response {
@@ -281,7 +314,7 @@ impl Shard {
         if cas.is_some() && cas != current {
             return Response::Exists;
         }
-        self.table.remove(slot);
+        self.remove(slot);
         self.counters.delete_hits += 1;
         Response::Deleted
     }
@@ -323,8 +356,26 @@ impl Shard {
 
     /// Removes a dead item.
     fn remove_dead(&mut self, now: UnixTime, slot: ItemSlot) {
-        let Some(item) = self.table.remove(slot) else { return };
+        let Some(item) = self.remove(slot) else { return };
         self.counters.reclaimed += 1;
         self.counters.expired_unfetched += u64::from(item.deadline.is_over(now) && !item.was_read);
+    }
+
+    /// Removes an item, and notes its memory.
+    fn remove(&mut self, slot: ItemSlot) -> Option<Item> {
+        let item = self.table.remove(slot)?;
+        self.note_freed(item.owner, body_bytes(&item.body));
+        Some(item)
+    }
+
+    /// Notes that the memory of an owner's item is freed.
+    fn note_freed(&mut self, owner: OwnerIndex, bytes: usize) {
+        if self.table.owners().are_several() {
+            let owner = self.table.owners().get(owner).owner;
+            match self.freed.iter_mut().find(|freed| freed.owner == owner) {
+                Some(freed) => freed.bytes += bytes,
+                None => self.freed.push(OwnedBytes { owner, bytes }),
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::time::{Deadline, UnixTime};
 
 use super::Shard;
 use super::item::{Item, body_bytes, build_body, join_body};
+use super::owners::OwnerItems;
 use super::slab::ItemSlot;
 use super::table::Table;
 
@@ -47,7 +48,7 @@ impl Shard {
         if stale == ExistingItem::Removed
             && let Some(slot) = self.find_live(now, key)
         {
-            self.table.remove(slot);
+            self.remove(slot);
         }
         Response::TooLarge
     }
@@ -78,11 +79,11 @@ impl Shard {
             }
             _ => {}
         }
-        match (store.mode, item) {
-            (StoreMode::Add, Some(_)) => {
+        match (store.mode, item.map(|item| item.owner)) {
+            (StoreMode::Add, Some(present)) => {
                 // An `add` whose key is present counts as a use of the item.
                 if let Some(slot) = old {
-                    self.table.touch(slot);
+                    self.table.touch(slot, present);
                 }
                 Err(Response::NotStored(NotStored::Present))
             }
@@ -133,7 +134,7 @@ impl Shard {
     pub(super) fn out_of_memory(&mut self, old: Option<ItemSlot>) -> Response {
         self.counters.store_no_memory += 1;
         if let Some(slot) = old {
-            self.table.remove(slot);
+            self.remove(slot);
         }
         Response::OutOfMemory
     }
@@ -142,12 +143,16 @@ impl Shard {
     fn put(&mut self, now: UnixTime, old: Option<ItemSlot>, mut item: Item) -> u64 {
         let Some(old) = old else { return self.insert_new(now, item) };
         if self.table.bytes_once_replaced(old, body_bytes(&item.body)) > self.limit_bytes {
-            self.table.remove(old);
+            self.remove(old);
             return self.insert_new(now, item);
         }
         item.cas = self.next_cas();
+        item.owner = self.storing;
         let cas = item.cas;
         self.counters.total_items += 1;
+        if let Some(before) = self.table.get(old) {
+            self.note_freed(before.owner, body_bytes(&before.body));
+        }
         self.table.replace(old, item);
         cas
     }
@@ -160,20 +165,28 @@ impl Shard {
         }
         let cas = self.next_cas();
         item.cas = cas;
+        item.owner = self.storing;
         self.counters.total_items += 1;
         self.table.insert(item);
         cas
     }
 
-    pub(super) fn evict(&mut self, now: UnixTime) {
-        let slot = self.table.oldest();
+    /// Evicts the least recently used item of the owners that have more than they keep, or of all if none has.
+    fn evict(&mut self, now: UnixTime) {
+        let of_those_above = self.table.oldest(OwnerItems::is_above_kept);
+        if let Some(slot) = of_those_above.or_else(|| self.table.oldest(|_| true)) {
+            self.evict_item(now, slot);
+        }
+    }
+
+    pub(super) fn evict_item(&mut self, now: UnixTime, slot: ItemSlot) {
         match self.table.get(slot) {
             Some(item) if self.is_dead(item, now) => self.remove_dead(now, slot),
             Some(item) => {
                 self.counters.evicted_unfetched += u64::from(!item.was_read);
                 self.counters.evictions += 1;
                 self.counters.evicted_nonzero += u64::from(item.deadline != Deadline::NEVER);
-                self.table.remove(slot);
+                self.remove(slot);
             }
             None => {}
         }

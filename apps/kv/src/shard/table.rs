@@ -7,7 +7,7 @@ use crate::response::Body;
 
 use super::index::{Index, SEGMENT_BYTES};
 use super::item::{Item, body_bytes};
-use super::lru::Lru;
+use super::owners::{OwnerIndex, OwnerItems, Owners};
 use super::slab::{CHUNK_BYTES, ItemSlot, Slab};
 use super::vacate::MovedMemory;
 
@@ -15,7 +15,7 @@ use super::vacate::MovedMemory;
 pub(super) struct Table {
     slab: Slab,
     index: Index,
-    lru: Lru,
+    owners: Owners,
     /// The memory of all bodies, in bytes.
     body_bytes: usize,
 }
@@ -25,7 +25,7 @@ impl Table {
     pub const SMALLEST_BYTES: usize = 2 * SEGMENT_BYTES + CHUNK_BYTES;
 
     pub fn new() -> Self {
-        Self { slab: Slab::default(), index: Index::new(), lru: Lru::new(), body_bytes: 0 }
+        Self { slab: Slab::default(), index: Index::new(), owners: Owners::new(), body_bytes: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -65,25 +65,53 @@ impl Table {
         self.slab.get_mut(slot)
     }
 
-    pub fn oldest(&self) -> ItemSlot {
-        self.lru.oldest()
+    /// Returns the owners of the items.
+    pub fn owners(&self) -> &Owners {
+        &self.owners
     }
 
-    pub fn newest(&self) -> ItemSlot {
-        self.lru.newest()
+    pub fn owners_mut(&mut self) -> &mut Owners {
+        &mut self.owners
     }
 
-    /// Makes the item the newest.
-    pub fn touch(&mut self, slot: ItemSlot) {
-        self.lru.touch(&mut self.slab, slot);
+    /// Returns the least recently used item of the owners that `may_lose` accepts.
+    pub fn oldest(&self, may_lose: impl Fn(&OwnerItems) -> bool) -> Option<ItemSlot> {
+        self.owners.oldest(&self.slab, may_lose)
+    }
+
+    /// Returns the items from the most recently used one on.
+    pub fn newest_first(&self) -> impl Iterator<Item = &Item> {
+        self.owners.newest_first(&self.slab)
+    }
+
+    /// Makes an item of that owner the newest.
+    #[inline]
+    pub fn touch(&mut self, slot: ItemSlot, owner: OwnerIndex) {
+        self.owners.get_mut(owner).lru.touch(&mut self.slab, slot);
     }
 
     /// Inserts an item whose key is absent, as the newest.
     pub fn insert(&mut self, item: Item) {
-        self.body_bytes += body_bytes(&item.body);
+        let (bytes, owner) = (body_bytes(&item.body), item.owner);
         let slot = self.slab.push(item);
         self.index.insert(&mut self.slab, slot);
-        self.lru.insert(&mut self.slab, slot);
+        self.add_to_owner(slot, owner, bytes);
+    }
+
+    fn add_to_owner(&mut self, slot: ItemSlot, owner: OwnerIndex, bytes: usize) {
+        self.body_bytes += bytes;
+        let items = self.owners.get_mut(owner);
+        items.len += 1;
+        items.body_bytes += bytes;
+        items.lru.insert(&mut self.slab, slot);
+    }
+
+    fn remove_from_owner(&mut self, slot: ItemSlot, owner: OwnerIndex, bytes: usize) {
+        self.body_bytes -= bytes;
+        let items = self.owners.get_mut(owner);
+        items.len -= 1;
+        items.body_bytes -= bytes;
+        items.lru.remove(&mut self.slab, slot);
     }
 
     /// Returns the memory after replacing the body of the item at `slot` by one of `bytes`.
@@ -94,10 +122,22 @@ impl Table {
     /// Replaces an item by one with the same key, as the newest.
     pub fn replace(&mut self, slot: ItemSlot, item: Item) {
         let Some(old) = self.slab.get_mut(slot) else { return };
-        self.body_bytes = self.body_bytes + body_bytes(&item.body) - body_bytes(&old.body);
+        let (before, after) = (body_bytes(&old.body), body_bytes(&item.body));
+        let (old_owner, owner) = (old.owner, item.owner);
         let Item { next_in_bucket, newer, older, .. } = *old;
         *old = Item { next_in_bucket, newer, older, ..item };
-        self.touch(slot);
+        if old_owner != owner {
+            self.remove_from_owner(slot, old_owner, before);
+            return self.add_to_owner(slot, owner, after);
+        }
+        self.resize_body(owner, before, after);
+        self.touch(slot, owner);
+    }
+
+    fn resize_body(&mut self, owner: OwnerIndex, before: usize, after: usize) {
+        self.body_bytes = self.body_bytes + after - before;
+        let items = self.owners.get_mut(owner);
+        items.body_bytes = items.body_bytes + after - before;
     }
 
     /// Moves the index and the list of the slab's chunks, as far as they are at these addresses.
@@ -114,22 +154,24 @@ impl Table {
     /// Replaces the body of an item by a copy of it. Returns the original.
     pub fn replace_body(&mut self, slot: ItemSlot, copy: Body) -> Option<Body> {
         let item = self.slab.get_mut(slot)?;
-        self.body_bytes = self.body_bytes + body_bytes(&copy) - body_bytes(&item.body);
-        Some(core::mem::replace(&mut item.body, copy))
+        let (owner, before, after) = (item.owner, body_bytes(&item.body), body_bytes(&copy));
+        let original = core::mem::replace(&mut item.body, copy);
+        self.resize_body(owner, before, after);
+        Some(original)
     }
 
     /// Removes the item. The last item of the slab moves to its index.
     pub fn remove(&mut self, slot: ItemSlot) -> Option<Item> {
+        let (owner, bytes) = self.slab.get(slot).map(|item| (item.owner, body_bytes(&item.body)))?;
         self.index.remove(&mut self.slab, slot);
-        self.lru.remove(&mut self.slab, slot);
+        self.remove_from_owner(slot, owner, bytes);
         let (item, moved_from) = self.slab.swap_remove(slot)?;
         if let Some(from) = moved_from
-            && let Some(hash) = self.slab.get(slot).map(|item| item.hash)
+            && let Some((hash, owner)) = self.slab.get(slot).map(|item| (item.hash, item.owner))
         {
             self.index.redirect(&mut self.slab, hash, from, slot);
-            self.lru.moved(&mut self.slab, slot);
+            self.owners.get_mut(owner).lru.moved(&mut self.slab, slot);
         }
-        self.body_bytes -= body_bytes(&item.body);
         Some(item)
     }
 }
@@ -184,10 +226,10 @@ mod tests {
 
     fn order(table: &Table) -> Vec<u32> {
         let mut order = Vec::new();
-        let mut slot = table.oldest();
-        while let Some(item) = table.get(slot) {
+        let mut slot = table.oldest(|_| true);
+        while let Some(item) = slot.and_then(|slot| table.get(slot)) {
             order.push(item.flags);
-            slot = item.newer;
+            slot = Some(item.newer);
         }
         order
     }
@@ -209,7 +251,8 @@ mod tests {
                         model.insert(number, clock);
                     }
                     (Some(slot), 2) => {
-                        table.touch(slot);
+                        let owner = table.get(slot).unwrap().owner;
+                        table.touch(slot, owner);
                         model.insert(number, clock);
                     }
                     (Some(slot), 3) => {

@@ -10,6 +10,7 @@ use core::ops::Range;
 
 use isola_iobuf::IoBuf;
 
+use crate::owner::ItemOwner;
 use crate::response::{Body, Parts};
 use crate::time::UnixTime;
 
@@ -72,24 +73,31 @@ pub(super) fn move_vector<T>(vector: &mut Vec<T>, addresses: &Range<usize>) -> O
 }
 
 impl Shard {
-    /// Evicts least recently used items of at least `len_bytes` bytes, if there are as many. Returns the freed bytes. The
-    /// shard's limit is then what it uses, so that stores do not take the memory again, but at least the memory of one value
-    /// of the largest length: no store fails. See [`Shard::set_limit_bytes`].
-    pub fn give_up(&mut self, now: UnixTime, len_bytes: usize) -> usize {
+    /// Evicts least recently used items of at least `len_bytes` bytes, if there are as many, of the owners that `may_lose`
+    /// accepts. Returns the freed bytes.
+    pub fn evict_of(
+        &mut self,
+        now: UnixTime,
+        len_bytes: usize,
+        may_lose: impl Fn(ItemOwner) -> bool,
+    ) -> usize {
         let before = self.bytes();
         let target = before.saturating_sub(len_bytes);
-        while self.bytes() > target && !self.is_empty() {
-            self.evict(now);
+        while self.bytes() > target
+            && !self.is_empty()
+            && let Some(slot) = self.table.oldest(|items| may_lose(items.owner))
+        {
+            self.evict_item(now, slot);
         }
-        // A value in received frames takes up to a quarter more than its length.
-        let largest = SMALLEST_SHARD_BYTES + self.max_value_len / 4 * 5 + LARGEST_REST;
-        self.limit_bytes = self.limit_bytes.min(self.bytes().max(largest));
         before - self.bytes()
     }
 
-    /// Returns the memory that [`Self::give_up`] could free, in bytes.
-    pub fn evictable_bytes(&self) -> usize {
-        self.bytes().saturating_sub(SMALLEST_SHARD_BYTES)
+    /// Lowers the limit to what the shard uses, so that stores do not take freed memory again, but at least to the memory
+    /// of one value of the largest length: no store fails. See [`Shard::set_limit_bytes`].
+    pub fn lower_limit(&mut self) {
+        // A value in received frames takes up to a quarter more than its length.
+        let largest = SMALLEST_SHARD_BYTES + self.max_value_len / 4 * 5 + LARGEST_REST;
+        self.limit_bytes = self.limit_bytes.min(self.bytes().max(largest));
     }
 
     /// Moves the memory at `addresses` of up to `budget` items, from index `from` on. The originals are added to
