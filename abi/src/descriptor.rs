@@ -22,6 +22,7 @@ use core::net::Ipv4Addr;
 use core::sync::atomic::AtomicU32;
 use serde::{Deserialize, Serialize};
 
+use crate::service::ServedVolume;
 pub use crate::topology::Core;
 
 /// The offset of the encoded descriptor in the descriptor area, in bytes.
@@ -129,6 +130,8 @@ pub struct Descriptor {
     pub devices: Vec<Device>,
     /// The volumes of the block devices among [`Self::devices`], in their order.
     pub volumes: Vec<VolumeMount>,
+    /// The volumes that service cells serve.
+    pub served_volumes: Vec<ServedVolume>,
     /// The clock rates and a reference time.
     pub clock: Clock,
     /// The cell's network address; `None` if it has no network device or uses DHCP.
@@ -360,6 +363,7 @@ mod tests {
                 path: "/data".into(),
                 access: crate::volume::VolumeAccess::ReadOnly,
             }],
+            served_volumes: vec![],
             clock: Clock {
                 tsc_hz: 2_100_000_000,
                 apic_timer_hz: 1_000_000_000,

@@ -19,6 +19,7 @@
 //! | [`unplug`] | supervisor and cell | memory hot-unplug |
 //! | [`user_context`] | cell and program in user mode | the registers of a program's thread |
 //! | [`links`] | supervisor and cell | links to other cells |
+//! | [`service`] | service cell and client | a device over a link |
 //! | [`core_slots`] | supervisor and cell | core slots; hot-plug and hot-unplug of cores |
 //! | [`stage`] | supervisor to its next incarnation | life-cycle stage of a cell in its ownership record |
 //! | [`topology`] | all | packages, last-level caches and physical cores |
@@ -48,6 +49,7 @@ pub mod management;
 pub mod note;
 pub mod query;
 pub mod report;
+pub mod service;
 pub mod session;
 pub mod size;
 pub mod stage;

@@ -1,6 +1,7 @@
 //! Volumes: block devices with file systems that a cell mounts.
 
 use crate::id::DeviceLocation;
+use crate::service::ServedVolume;
 use alloc::string::String;
 use core::fmt;
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,8 @@ pub enum VolumeError {
     SamePath,
     /// Two volumes have the same device.
     SameDevice,
+    /// The name of a service cell, or of a volume that it serves, is empty, too long or contains a `/`.
+    ServiceName,
 }
 
 impl fmt::Display for VolumeError {
@@ -63,6 +66,7 @@ impl fmt::Display for VolumeError {
             }
             Self::SamePath => "two volumes have the same path",
             Self::SameDevice => "two volumes have the same block device",
+            Self::ServiceName => "the name of a volume of a service cell has 1 to 24 bytes and no `/`",
         })
     }
 }
@@ -90,6 +94,29 @@ pub fn validate(volumes: &[VolumeMount]) -> Result<(), VolumeError> {
         }
         if earlier.iter().any(|other| other.device == volume.device) {
             return Err(VolumeError::SameDevice);
+        }
+    }
+    Ok(())
+}
+
+/// Checks the volumes of a cell that service cells serve, beside those of its own block devices.
+///
+/// # Errors
+/// The first [`VolumeError`].
+pub fn validate_served(volumes: &[VolumeMount], served: &[ServedVolume]) -> Result<(), VolumeError> {
+    if volumes.len() + served.len() > MAX_VOLUMES {
+        return Err(VolumeError::TooMany);
+    }
+    for (index, volume) in served.iter().enumerate() {
+        if !volume.has_valid_names() {
+            return Err(VolumeError::ServiceName);
+        }
+        if !is_mount_path(&volume.path) {
+            return Err(VolumeError::Path);
+        }
+        let others = volumes.iter().map(|other| &other.path);
+        if others.chain(served[..index].iter().map(|other| &other.path)).any(|path| *path == volume.path) {
+            return Err(VolumeError::SamePath);
         }
     }
     Ok(())
@@ -137,5 +164,25 @@ mod tests {
         };
         assert_eq!(validate(&many(8)), Ok(()));
         assert_eq!(validate(&many(9)), Err(VolumeError::TooMany));
+    }
+
+    #[test]
+    fn served_volumes_share_paths_and_number_with_the_others() {
+        let served = |name: &str, path: &str| ServedVolume {
+            cell: "store".into(),
+            name: name.into(),
+            path: path.into(),
+            access: VolumeAccess::ReadWrite,
+        };
+        let own = [volume(1, "a", "/a")];
+        let check = |list: &[ServedVolume]| validate_served(&own, list);
+        assert_eq!(check(&[served("b", "/b"), served("b", "/c")]), Ok(()));
+        assert_eq!(check(&[served("b", "/a")]), Err(VolumeError::SamePath));
+        assert_eq!(check(&[served("b", "/b"), served("c", "/b")]), Err(VolumeError::SamePath));
+        assert_eq!(check(&[served("b", "b")]), Err(VolumeError::Path));
+        assert_eq!(check(&[served("", "/b")]), Err(VolumeError::ServiceName));
+        let many: Vec<_> = (0..8).map(|number| served("b", &alloc::format!("/b{number}"))).collect();
+        assert_eq!(check(&many), Err(VolumeError::TooMany));
+        assert_eq!(check(&many[..7]), Ok(()));
     }
 }

@@ -162,6 +162,7 @@ pub fn spec(name: &str, image: &CellImage, cores: u32, memory_mib: u64) -> CellS
         volumes: Vec::new(),
         accept: Vec::new(),
         loop_with: Vec::new(),
+        served_volumes: Vec::new(),
     }
 }
 

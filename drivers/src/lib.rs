@@ -5,7 +5,7 @@
 //! | module | contents | virtio 1.2 |
 //! |---|---|---|
 //! | [`virtqueue`] | the split ring: lends buffers to the device, takes them back | 2.6, 2.7 |
-//! | [`transport`] | access to a device: [`transport::pci`], [`transport::mmio`] | 4.1, 4.2 |
+//! | [`transport`] | access to a device: [`transport::pci`], [`transport::mmio`], [`transport::channel`] | 4.1, 4.2 |
 //! | [`device`] | common to all devices: status, features, initialisation | 2, 3 |
 //! | [`net`] | the network device | 5.1 |
 //! | [`block`] | the block device | 5.2 |
@@ -16,7 +16,7 @@
 //!     |   |   |
 //!     device  ---- creates ---->  virtqueue        One owner each: queues can move to other cores.
 //!       |                            |   |
-//!     transport (pci | mmio)         |   notifier  One register write, if the device requests it.
+//!     transport (pci | mmio | channel) |   notifier  One register write, if the device requests it.
 //!       |                            |
 //!     machine::registers          machine::dma     All hardware access.
 //! ```

@@ -3,6 +3,7 @@
 //! ```toml
 //! image = "kv"                     # a name, or a path relative to the manifest
 //! name = "cache"
+//! service = "block"                # instead of image: a service cell
 //! cores = 2
 //! placement = "spread"             # compact, spread or siblings
 //! node = 0                         # only cores of this NUMA node
@@ -12,7 +13,8 @@
 //! memory_low = "32M"               # the memory that it keeps: it lends what else it has free to cells of higher priority
 //! arguments = ["--verbose"]
 //! publish = ["11211:11211"]
-//! volumes = ["data:/data"]         # VOLUME:PATH or VOLUME:PATH:ro, a name or a file relative to the manifest
+//! volumes = ["data:/data"]         # VOLUME:PATH or VOLUME:PATH:ro, a name or a file relative to the manifest;
+//!                                  # VOLUME@CELL:PATH for a volume of a service cell
 //! network = "auto"                 # auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY]
 //! watchdog = "5s"                  # a cell with a core that makes no progress for this long has crashed
 //! sha256 = "9f86d0818884..."       # the image must have this digest: see `isola image digest`
@@ -35,7 +37,7 @@
 //! missing_calls = true             # prints the calls that programs did not get, at the end
 //!
 //! [channels]
-//! accept = ["web"]                 # the cells that may open channels to it; "*" stands for all
+//! accept = ["web"]                 # the cells that may open channels to it; "*" stands for all, "web/data" for one service
 //! loop = ["web"]                   # the cells with which its network traffic stays in memory, if they agree
 //!
 //! [elastic]                        # for `isola elastic -f`
@@ -52,7 +54,7 @@
 //! activity = "web"
 //! ```
 //!
-//! Only `image` or `rootfs` is required. Options of the command line replace keys; `-e` replaces single variables. [`grid_setup`](crate::grid_setup) has all keys of `grid`. An unknown key is an error, as it is most likely a misspelling.
+//! Only `image`, `service` or `rootfs` is required. Options of the command line replace keys; `-e` replaces single variables. [`grid_setup`](crate::grid_setup) has all keys of `grid`. An unknown key is an error, as it is most likely a misspelling.
 
 use crate::elastic::{Bounds, Every, REPLACED};
 use crate::grid_setup::GridTable;
@@ -61,6 +63,7 @@ use crate::placement::{CoreIds, PlacementRequest};
 use crate::publish::PublishSpec;
 use crate::tmpfs::TmpfsSpec;
 use crate::volume::{VolumeSource, VolumeSpec};
+use clap::ValueEnum;
 use isola_abi::integrity::{ImageDigest, PublicKey};
 use isola_abi::management::{PlacementPolicy, RestartPolicy, Text};
 use isola_abi::size::ByteSize;
@@ -147,6 +150,8 @@ pub struct Manifest {
     /// Whether to print the system calls that programs did not get.
     #[serde(default)]
     pub missing_calls: bool,
+    /// The service that the cell offers, instead of an image.
+    pub service: Option<ServiceKind>,
     /// The settings of channels to other cells.
     #[serde(default)]
     pub channels: Channels,
@@ -157,11 +162,28 @@ pub struct Manifest {
     pub grid: GridTable,
 }
 
+/// A service that a cell offers to other cells, by an image that comes with isola.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceKind {
+    /// Its volumes, as block devices.
+    Block,
+}
+
+impl ServiceKind {
+    /// Returns the name of the image.
+    pub const fn image(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+        }
+    }
+}
+
 /// The settings of channels to other cells.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Channels {
-    /// The names of the cells that may open channels to it; `*` stands for all.
+    /// The names of the cells that may open channels to it, or `CELL/SERVICE`; `*` stands for all cells.
     #[serde(default)]
     pub accept: Vec<String>,
     /// The names of the cells with which its network traffic stays in memory, if they agree; `*` stands for all.
@@ -311,6 +333,9 @@ impl Manifest {
 
     /// Returns why the keys of Linux programs and of others do not go together.
     fn contradiction(&self) -> Option<String> {
+        if self.service.is_some() && (self.image.is_some() || self.rootfs.is_some()) {
+            return Some("`service` names an image of isola: leave out `image` and `rootfs`".to_owned());
+        }
         if self.rootfs.is_some() {
             return match (&self.image, self.arguments.is_empty()) {
                 (Some(_), _) => {
@@ -451,6 +476,7 @@ mod tests {
         assert_eq!(oci, format!("oci:{}", dir.path().join("redis:7").display()));
         for (text, mend) in [
             ("rootfs = \"a\"\nimage = \"kv\"\n", "leave one out"),
+            ("service = \"block\"\nimage = \"kv\"\n", "leave out `image`"),
             ("rootfs = \"a\"\narguments = [\"x\"]\n", "as `command`"),
             ("image = \"kv\"\ncommand = [\"x\"]\n", "are `arguments`"),
             ("image = \"kv\"\nuser = \"me\"\n", "`user` is for Linux programs"),

@@ -33,6 +33,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
             volumes: Vec::new(),
             accept: Vec::new(),
             loop_with: Vec::new(),
+            served_volumes: Vec::new(),
         },
         state: CellState::Created,
         phase: CellPhase::Silent,

@@ -7,6 +7,9 @@
 //! No reference into the block ever exists: every access, on either side, is a volatile read or write of a byte or an
 //! aligned word. So one side can corrupt the other's data, but cannot cause undefined behaviour.
 //!
+//! [`SharedMemory::over`] takes memory that another cell maps, as a device of a service cell does: then that cell has the
+//! device's side, and [`PeerMemory`] is not used.
+//!
 //! Not here: the rules for use of the bytes, and the format of the rings, which driver and device define.
 
 use crate::dma::{Access, DmaBuffer, DmaRegion, device_piece};
@@ -15,14 +18,22 @@ use alloc::sync::Arc;
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use isola_abi::layout::PAGE_SIZE;
 
-/// Zeroed, page-aligned memory, freed with its last part.
+/// Zeroed, page-aligned memory, freed with its last part, or memory that is never freed.
 #[derive(Debug)]
 pub(crate) struct Block {
     base: NonNull<u8>,
     layout: Layout,
+    ownership: Ownership,
+}
+
+/// Whether a block frees its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ownership {
+    Owned,
+    Borrowed,
 }
 
 // SAFETY: the block owns its memory, into which no references exist; it is only accessed by volatile reads and writes,
@@ -38,7 +49,15 @@ impl Block {
         // SAFETY: the layout's size is not zero.
         let base = unsafe { alloc_zeroed(layout) };
         let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { base, layout }
+        Self { base, layout, ownership: Ownership::Owned }
+    }
+
+    /// Returns the block in words that are never freed; `None` if they do not begin at a page.
+    fn over(words: &'static [AtomicU64]) -> Option<Self> {
+        let base = NonNull::from(words).cast::<u8>();
+        let is_aligned = base.addr().get().is_multiple_of(PAGE_SIZE as usize);
+        let layout = Layout::from_size_align(size_of_val(words), PAGE_SIZE as usize).ok()?;
+        is_aligned.then_some(Self { base, layout, ownership: Ownership::Borrowed })
     }
 
     /// Returns the address of the `len` bytes from `offset`; `None` if they are not all within the block.
@@ -61,6 +80,9 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        if self.ownership == Ownership::Borrowed {
+            return;
+        }
         // SAFETY: `new` allocated the memory with the same layout; every part of the block holds a share in it, so none
         // is left.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
@@ -78,6 +100,23 @@ impl SharedMemory {
     /// Creates a block of at least `len` bytes, rounded up to whole pages.
     pub fn new(len: usize) -> Self {
         Self { block: Arc::new(Block::new(len)), used: AtomicUsize::new(0) }
+    }
+
+    /// Returns the block in words of the heap, which another cell may map, and which its caller uses for nothing else. The
+    /// words are atomics, so that no access to them is a data race that the compiler may assume absent.
+    /// `None` if they do not begin at a page, or are not in a row for devices.
+    pub fn over(words: &'static [AtomicU64]) -> Option<Self> {
+        let len = size_of_val(words);
+        let piece = device_piece(words.as_ptr().cast(), len, Access::DeviceWrites);
+        piece.filter(|(_, in_a_row)| *in_a_row == len)?;
+        let block = Block::over(words)?;
+        words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        Some(Self { block: Arc::new(block), used: AtomicUsize::new(0) })
+    }
+
+    /// Returns the device address of the first byte.
+    pub fn base(&self) -> Option<u64> {
+        device_piece(self.block.base.as_ptr(), 1, Access::DeviceWrites).map(|(address, _)| address)
     }
 
     /// Takes a region of at least `len` bytes for rings, page-aligned; `None` if less is left.
@@ -137,22 +176,34 @@ impl SharedBuffer {
         self.len = len.min(self.capacity);
     }
 
-    /// Copies from the buffer's beginning, up to the shorter of the two lengths. Returns the number of bytes.
-    pub fn read(&self, into: &mut [u8]) -> usize {
-        let count = into.len().min(self.len);
-        if let (Some(base), Some(into)) = (self.block.piece(self.offset, count), into.get_mut(..count)) {
+    /// Copies bytes from `offset` on, up to the buffer's end. Returns the number of bytes.
+    pub fn read_at(&self, offset: usize, into: &mut [u8]) -> usize {
+        let count = into.len().min(self.len.saturating_sub(offset));
+        let base = self.offset.checked_add(offset).and_then(|start| self.block.piece(start, count));
+        if let (Some(base), Some(into)) = (base, into.get_mut(..count)) {
             read_bytes(base, into);
         }
         count
     }
 
-    /// Copies to the buffer's beginning, up to the shorter of the two lengths. Returns the number of bytes.
-    pub fn write(&mut self, from: &[u8]) -> usize {
-        let count = from.len().min(self.len);
-        if let (Some(base), Some(from)) = (self.block.piece(self.offset, count), from.get(..count)) {
+    /// Copies bytes to `offset`, up to the buffer's end. Returns the number of bytes.
+    pub fn write_at(&mut self, offset: usize, from: &[u8]) -> usize {
+        let count = from.len().min(self.len.saturating_sub(offset));
+        let base = self.offset.checked_add(offset).and_then(|start| self.block.piece(start, count));
+        if let (Some(base), Some(from)) = (base, from.get(..count)) {
             write_bytes(base, from);
         }
         count
+    }
+
+    /// Copies from the buffer's beginning, up to the shorter of the two lengths. Returns the number of bytes.
+    pub fn read(&self, into: &mut [u8]) -> usize {
+        self.read_at(0, into)
+    }
+
+    /// Copies to the buffer's beginning, up to the shorter of the two lengths. Returns the number of bytes.
+    pub fn write(&mut self, from: &[u8]) -> usize {
+        self.write_at(0, from)
     }
 }
 
@@ -244,7 +295,16 @@ impl PeerMemory {
 /// Copies from memory that the other side may write at the same time. `base` is within a live block for the length of
 /// `into`: the callers in this file got it from [`Block::piece`] for that length.
 fn read_bytes(base: NonNull<u8>, into: &mut [u8]) {
-    for (index, byte) in into.iter_mut().enumerate() {
+    let mut done = 0;
+    if base.cast::<u64>().is_aligned() {
+        let (words, _) = into.as_chunks_mut::<8>();
+        for (index, bytes) in words.iter_mut().enumerate() {
+            // SAFETY: see above; the word is aligned, as the first one is.
+            *bytes = unsafe { base.cast::<u64>().add(index).read_volatile() }.to_ne_bytes();
+        }
+        done = 8 * words.len();
+    }
+    for (index, byte) in into.iter_mut().enumerate().skip(done) {
         // SAFETY: see above.
         *byte = unsafe { base.add(index).read_volatile() };
     }
@@ -252,7 +312,16 @@ fn read_bytes(base: NonNull<u8>, into: &mut [u8]) {
 
 /// Copies to memory that the other side may read at the same time, as [`read_bytes`].
 fn write_bytes(base: NonNull<u8>, from: &[u8]) {
-    for (index, byte) in from.iter().enumerate() {
+    let mut done = 0;
+    if base.cast::<u64>().is_aligned() {
+        let (words, _) = from.as_chunks::<8>();
+        for (index, bytes) in words.iter().enumerate() {
+            // SAFETY: see `read_bytes`.
+            unsafe { base.cast::<u64>().add(index).write_volatile(u64::from_ne_bytes(*bytes)) };
+        }
+        done = 8 * words.len();
+    }
+    for (index, byte) in from.iter().enumerate().skip(done) {
         // SAFETY: see `read_bytes`.
         unsafe { base.add(index).write_volatile(*byte) };
     }

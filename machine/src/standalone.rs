@@ -55,6 +55,7 @@ fn become_cell(machine: Machine) -> ! {
         image: Vec::new(),
         devices: Vec::new(),
         volumes,
+        served_volumes: Vec::new(),
         clock,
         address: command_line.address,
         supervisor: None,

@@ -107,5 +107,6 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         volumes: Vec::new(),
         accept: Vec::new(),
         loop_with: Vec::new(),
+        served_volumes: Vec::new(),
     }
 }

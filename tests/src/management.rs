@@ -283,5 +283,6 @@ pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
         volumes: Vec::new(),
         accept: Vec::new(),
         loop_with: Vec::new(),
+        served_volumes: Vec::new(),
     }
 }

@@ -7,6 +7,8 @@ use super::{
 use crate::descriptor::NetworkAddress;
 use crate::grid::{GridSetup, MAX_SETUP_BYTES};
 use crate::integrity::{ImageDigest, Requirement};
+use crate::links::{ServiceName, service_name};
+use crate::service::ServedVolume;
 use crate::size::ByteSize;
 use crate::volume::{self, VolumeMount};
 use alloc::boxed::Box;
@@ -51,7 +53,10 @@ pub struct CellSpec {
     pub grid: GridSetup,
     /// The volumes that it mounts.
     pub volumes: Vec<VolumeMount>,
-    /// The names of the cells that may open links to it (see [`crate::links`]); `*` stands for all.
+    /// The volumes that it mounts and service cells serve.
+    pub served_volumes: Vec<ServedVolume>,
+    /// The names of the cells that may open links to it (see [`crate::links`]), or `CELL/SERVICE` for one service; `*`
+    /// stands for all cells.
     pub accept: Vec<String>,
     /// The names of the cells with which it exchanges frames over links, if they agree; `*` stands for all. Empty: with
     /// none.
@@ -81,9 +86,14 @@ pub enum NetworkSpec {
 }
 
 impl CellSpec {
-    /// Returns whether the cell named `opener` may open links to this one.
-    pub fn accepts(&self, opener: &str) -> bool {
-        self.accept.iter().any(|name| name == "*" || name == opener)
+    /// Returns whether the cell named `opener` may open links to a service of this one.
+    pub fn accepts(&self, opener: &str, service: &ServiceName) -> bool {
+        self.accept.iter().any(|accepted| {
+            let (cell, only) =
+                accepted.split_once('/').map_or((&**accepted, None), |(cell, only)| (cell, Some(only)));
+            (cell == "*" || cell == opener)
+                && only.is_none_or(|only| service_name(only).is_some_and(|only| only == *service))
+        })
     }
 
     /// Returns whether the two cells agree to exchange frames over links instead of their devices.
@@ -134,11 +144,17 @@ impl CellSpec {
         if let Err(error) = volume::validate(&self.volumes) {
             return Err(ManagementError::OutOfLimits(error.to_string()));
         }
+        if let Err(error) = volume::validate_served(&self.volumes, &self.served_volumes) {
+            return Err(ManagementError::OutOfLimits(error.to_string()));
+        }
+        let served = self.served_volumes.iter();
+        let served_bytes: usize =
+            served.map(|volume| volume.cell.len() + volume.name.len() + volume.path.len() + 16).sum();
         let volume_bytes: usize =
             self.volumes.iter().map(|volume| volume.name.len() + volume.path.len() + 16).sum();
         let accept_bytes: usize = self.accept.iter().chain(&self.loop_with).map(|name| name.len() + 1).sum();
         if self.arguments.len() > MAX_ARGUMENTS
-            || argument_bytes + grid_bytes + volume_bytes + accept_bytes > MAX_ARGUMENT_BYTES
+            || argument_bytes + grid_bytes + volume_bytes + served_bytes + accept_bytes > MAX_ARGUMENT_BYTES
         {
             return limit(
                 "a cell takes at most 64 arguments, of 4096 bytes together with its grid settings, volumes, accepted \
@@ -178,6 +194,7 @@ mod tests {
             text: Text::Shared,
             grid: GridSetup::default(),
             volumes: vec![],
+            served_volumes: vec![],
             accept: vec![],
             loop_with: vec![],
         }
@@ -191,6 +208,24 @@ mod tests {
         let long = "x".repeat(MAX_NAME_LEN + 1);
         for bad in ["", "-kv", ".", "k v", "k/v", "kä", &long] {
             assert!(matches!(spec(bad).validate(), Err(ManagementError::BadName(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_cell_accepts_other_cells_by_name_and_service() {
+        let service = |name: &str| service_name(name).unwrap();
+        let accept = vec!["web".into(), "kv/data".into(), "*/public".into()];
+        let spec = CellSpec { accept, ..spec("store") };
+        for (opener, name, is_accepted) in [
+            ("web", "data", true),
+            ("web", "other", true),
+            ("kv", "data", true),
+            ("kv", "other", false),
+            ("kv", "dat", false),
+            ("evil", "data", false),
+            ("evil", "public", true),
+        ] {
+            assert_eq!(spec.accepts(opener, &service(name)), is_accepted, "{opener} to {name}");
         }
     }
 

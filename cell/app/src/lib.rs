@@ -57,6 +57,7 @@ mod processes;
 mod session;
 mod stop;
 pub mod storage;
+mod volume_server;
 
 // The only selection of the platform: all differences are in these two files and the crates below.
 #[cfg_attr(not(feature = "hosted"), path = "on_bare.rs")]

@@ -12,15 +12,18 @@
 //! [`DISK`] is the resource by whose policy the requests to the devices are ordered, and
 //! [`FILES`](isola_resources::FILES) that for the operations of the file systems.
 
+pub use crate::volume_server::{ServeError, serve_volumes};
 pub use isola_abi::volume::VolumeAccess;
 pub use isola_block::BlockError;
 pub use isola_block_cache::{BlockCache, Budget, CacheUse};
+pub use isola_volume_service::client::ConnectError;
 pub use isola_volumes::{
     CachedRead, Entry, File, FileError, FileKind, FileSink, FileSource, ListPosition, MOST_READ, Metadata,
     NAME_LEN, OpenedFile, SharedFile, SharedVolume, Space, Volume,
 };
 
 use crate::memory::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -30,12 +33,14 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::grid::Resource;
 use isola_abi::id::ActivityId;
 use isola_abi::query::GridClient;
+use isola_abi::service::ServedVolume;
 use isola_abi::volume::VolumeMount;
 use isola_block::{BlockDevice, BlockSettings};
 use isola_block_cache::CacheSettings;
 use isola_ebbs::{Ebb, Representative, current_core, platform};
-use isola_platform::block::VolumePort;
+use isola_platform::block::{BlockPort, VolumePort};
 use isola_resources::{DISK, merged};
+use isola_volume_service::client;
 use isola_volumes::Access;
 
 /// The divisor of the cell's memory that gives the share for the caches of all volumes.
@@ -89,10 +94,12 @@ pub struct MountError {
 }
 
 /// The reason why a volume cannot be mounted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountFailure {
     /// The device does not work.
     Device,
+    /// The service cell that has the volume does not serve it.
+    Service(ConnectError),
     /// The device does not fit the cache.
     Block(BlockError),
     /// The file system cannot be read.
@@ -102,10 +109,11 @@ pub enum MountFailure {
 impl fmt::Display for MountError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the volume at {} cannot be mounted: ", self.path)?;
-        match self.reason {
+        match &self.reason {
             MountFailure::Device => {
                 f.write_str("its block device does not work; the line before has the reason")
             }
+            MountFailure::Service(error) => error.fmt(f),
             MountFailure::Block(error) => error.fmt(f),
             MountFailure::File(error) => error.fmt(f),
         }
@@ -125,7 +133,8 @@ pub async fn mount() -> Result<Volumes, MountError> {
         return Ok(Volumes { mounted: Vec::new() });
     }
     let ports = platform().open_volumes();
-    let capacity = crate::memory_total() / CACHE_PART / ports.len().max(1);
+    let served = &platform().descriptor().served_volumes;
+    let capacity = crate::memory_total() / CACHE_PART / (ports.len() + served.len()).max(1);
     let mut volumes = Volumes { mounted: Vec::new() };
     let expected = &platform().descriptor().volumes;
     let is_open = |mount: &VolumeMount| ports.iter().any(|port| port.mount.path == mount.path);
@@ -134,18 +143,38 @@ pub async fn mount() -> Result<Volumes, MountError> {
     if let Some(mount) = broken {
         return Err(MountError { path: mount.path.clone(), reason: MountFailure::Device });
     }
-    for port in ports {
-        volumes.mounted.push(mount_one(port, capacity).await?);
+    let settings = BlockSettings { resource: Some(DISK), ..BlockSettings::default() };
+    for VolumePort { mount: VolumeMount { name, path, access, .. }, port } in ports {
+        volumes.mounted.push(mount_one(Mounting { name, path, access, settings }, port, capacity).await?);
+    }
+    for volume in served {
+        let ServedVolume { path, access, .. } = volume.clone();
+        let failed = |error| MountError { path: path.clone(), reason: MountFailure::Service(error) };
+        let port = client::connect(volume).await.map_err(failed)?;
+        let settings = BlockSettings { time_limit: client::TIME_LIMIT, ..settings };
+        let mounting = Mounting { name: format!("{}@{}", volume.name, volume.cell), path, access, settings };
+        volumes.mounted.push(mount_one(mounting, port, capacity).await?);
     }
     Ok(volumes)
 }
 
-async fn mount_one(port: VolumePort, capacity: usize) -> Result<MountedVolume, MountError> {
-    let VolumePort { mount: VolumeMount { name, path, access, .. }, port } = port;
+/// A volume that is about to be mounted.
+struct Mounting {
+    name: String,
+    path: String,
+    access: VolumeAccess,
+    settings: BlockSettings,
+}
+
+async fn mount_one(
+    mounting: Mounting,
+    port: BlockPort,
+    capacity: usize,
+) -> Result<MountedVolume, MountError> {
+    let Mounting { name, path, access, settings } = mounting;
     let failed = |reason| MountError { path: path.clone(), reason };
-    let settings = BlockSettings { resource: Some(DISK), ..BlockSettings::default() };
     let device = BlockDevice::start(port, settings).map_err(|_| failed(MountFailure::Device))?;
-    DEVICES.devices.borrow_mut().push(device.clone());
+    adopt(&device);
     let settings = CacheSettings { capacity, dirty: capacity / 4, seed: platform().entropy() };
     let cache = BlockCache::new(device, settings).map_err(|error| failed(MountFailure::Block(error)))?;
     let mount_access = match access {
@@ -227,6 +256,11 @@ impl fmt::Debug for Volumes {
 /// Returns the memory of the cached blocks of the calling core's devices, in bytes.
 pub(crate) fn cached_bytes() -> usize {
     DEVICES.caches.borrow().iter().map(BlockCache::memory_bytes).sum()
+}
+
+/// Adds a device to those that this core reports.
+pub(crate) fn adopt(device: &BlockDevice) {
+    DEVICES.devices.borrow_mut().push(device.clone());
 }
 
 /// Returns the clients of the calling core's devices, by activity.

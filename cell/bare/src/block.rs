@@ -86,7 +86,7 @@ fn start(
     Ok(BlockPort { limits, queues: queues.collect(), control: Box::new(BareBlockControl(device)) })
 }
 
-fn limits(limits: &driver::BlockLimits) -> BlockLimits {
+pub(crate) fn limits(limits: &driver::BlockLimits) -> BlockLimits {
     let some = |value: u32| (value > 0).then_some(value);
     BlockLimits {
         block_len: limits.block_len,
@@ -108,7 +108,7 @@ fn limits(limits: &driver::BlockLimits) -> BlockLimits {
     }
 }
 
-struct BareBlockControl(Arc<Mutex<BlockDevice>>);
+pub(crate) struct BareBlockControl(pub(crate) Arc<Mutex<BlockDevice>>);
 
 impl BlockControl for BareBlockControl {
     fn capacity(&mut self) -> u64 {
@@ -151,8 +151,8 @@ struct BareBlockQueue {
 }
 
 impl BlockQueue for BareBlockQueue {
-    fn vector(&self) -> u8 {
-        self.vector
+    fn vector(&self) -> Option<u8> {
+        Some(self.vector)
     }
 
     fn attach(&mut self) {
@@ -262,7 +262,7 @@ fn from_driver(request: Request<BlockData>) -> BlockRequest {
     }
 }
 
-fn refusal(reason: driver::RequestRefusal) -> BlockRefusal {
+pub(crate) fn refusal(reason: driver::RequestRefusal) -> BlockRefusal {
     use driver::RequestRefusal as From;
     match reason {
         From::Queue(Refusal::Full) => BlockRefusal::Full,

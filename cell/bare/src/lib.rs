@@ -36,6 +36,7 @@
 extern crate alloc;
 
 mod block;
+mod channel_block;
 mod console;
 mod core_caches;
 mod cores;

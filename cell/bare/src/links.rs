@@ -1,11 +1,15 @@
 //! Links to other cells: the machine's, for the library OS.
 
+use crate::channel_block;
 use crate::state::AUTHORITY;
 use crate::supervisor;
+use alloc::string::String;
 use core::sync::atomic::AtomicU64;
 use isola_abi::id::PhysRange;
 use isola_abi::links::{LinkDemand, LinkPart, LinkTable};
+use isola_abi::service::{DeviceOffer, DriverSetup};
 use isola_machine::cell::links;
+use isola_platform::block::BlockPort;
 use isola_platform::{LinkPort, PeerWords};
 
 /// The links of a cell that has a supervisor.
@@ -33,5 +37,14 @@ impl LinkPort for BareLinks {
 
     fn ring_doorbell(&self, slot: usize) {
         links::ring_doorbell(AUTHORITY, slot);
+    }
+
+    fn open_block_device(
+        &self,
+        slot: usize,
+        offer: DeviceOffer,
+        memory: &'static [AtomicU64],
+    ) -> Result<(BlockPort, DriverSetup), String> {
+        channel_block::open(slot, offer, memory)
     }
 }

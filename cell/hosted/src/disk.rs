@@ -203,8 +203,8 @@ impl DiskQueue {
 }
 
 impl BlockQueue for DiskQueue {
-    fn vector(&self) -> u8 {
-        self.vector
+    fn vector(&self) -> Option<u8> {
+        Some(self.vector)
     }
 
     fn attach(&mut self) {

@@ -88,6 +88,7 @@ impl Hosted {
             image: Vec::new(),
             devices: Vec::new(),
             volumes: settings.volumes.iter().map(|(_, mount)| mount.clone()).collect(),
+            served_volumes: Vec::new(),
             clock,
             address: settings.address,
             supervisor: None,

@@ -11,6 +11,7 @@ use crate::Instant;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
+use core::task::Waker;
 use isola_abi::volume::VolumeMount;
 use isola_iobuf::{Chain, IoBufMut};
 
@@ -134,8 +135,14 @@ pub enum BlockRequest {
 
 /// A queue of a block device, used by one core at a time. Its number of requests is bounded.
 pub trait BlockQueue {
-    /// Returns the vector of the queue's interrupt, on the core that called [`Self::attach`] last.
-    fn vector(&self) -> u8;
+    /// Returns the vector of the queue's interrupt, on the core that called [`Self::attach`] last; `None` if the queue has
+    /// no interrupt and wakes a task instead.
+    fn vector(&self) -> Option<u8>;
+
+    /// Makes a queue without an interrupt wake that task where another one would interrupt.
+    fn wake_by(&mut self, waker: &Waker) {
+        let _ = waker;
+    }
 
     /// Routes the queue's interrupt to the calling core.
     fn attach(&mut self);

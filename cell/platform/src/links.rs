@@ -1,9 +1,12 @@
 //! Links to other cells, as the platform offers them: see [`isola_abi::links`].
 
+use crate::block::BlockPort;
+use alloc::string::String;
 use core::fmt;
 use core::sync::atomic::AtomicU64;
 use isola_abi::id::PhysRange;
 use isola_abi::links::{LinkAccess, LinkDemand, LinkPart, LinkTable};
+use isola_abi::service::{DeviceOffer, DriverSetup};
 
 /// The memory of a peer, and the permitted access. A store without permission is fatal.
 pub type PeerWords = (&'static [AtomicU64], LinkAccess);
@@ -26,4 +29,19 @@ pub trait LinkPort: Sync + fmt::Debug {
 
     /// Sends a doorbell to the peer of an open link.
     fn ring_doorbell(&self, slot: usize);
+
+    /// Starts the driver of a block device that the peer of an open link offers. The device reaches `memory` only, and
+    /// requests are copied there: whole pages of the heap, which the caller shares with the peer, and uses for nothing
+    /// else until the queue of the port is dropped. The queue wakes a task, see [`BlockQueue::wake_by`].
+    ///
+    /// # Errors
+    /// The text for users, if the device is not one that the driver supports.
+    ///
+    /// [`BlockQueue::wake_by`]: crate::block::BlockQueue::wake_by
+    fn open_block_device(
+        &self,
+        slot: usize,
+        offer: DeviceOffer,
+        memory: &'static [AtomicU64],
+    ) -> Result<(BlockPort, DriverSetup), String>;
 }

@@ -4,6 +4,7 @@
 //! does not use it: each queue has its own [`Notify`].
 
 mod capabilities;
+pub mod channel;
 pub mod mmio;
 mod msix;
 pub mod pci;

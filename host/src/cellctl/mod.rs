@@ -234,7 +234,8 @@ pub fn run(
     cells.retain(|cell| !swept.contains(&cell.spec.name));
     let taken = |name: &str| cells.iter().any(|cell| cell.spec.name == name);
     let name = new.name.unwrap_or_else(|| names::generate(taken));
-    let (mounts, volumes) = volumes::choose(locked, &new.volumes)?.into_iter().unzip();
+    let (served_volumes, own_volumes) = volumes::divide(new.volumes);
+    let (mounts, volumes) = volumes::choose(locked, &own_volumes)?.into_iter().unzip();
     let spec = CellSpec {
         name: name.clone(),
         image_name: new.image.name.clone(),
@@ -252,6 +253,7 @@ pub fn run(
         text: new.text,
         grid: new.grid,
         volumes: mounts,
+        served_volumes,
         accept: new.accept,
         loop_with: new.loop_with,
     };

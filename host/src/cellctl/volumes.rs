@@ -7,11 +7,30 @@ use super::CellError;
 use crate::machine::LockedMachine;
 use crate::machine::cells::{CellRecord, RecordedVolume};
 use crate::machine::disks::{self, DiskSlot};
-use crate::volume::VolumeSpec;
 use crate::volume::store::VolumeStore;
+use crate::volume::{VolumeSource, VolumeSpec};
 use isola_abi::management::CellInfo;
+use isola_abi::service::ServedVolume;
 use isola_abi::volume::{MAX_VOLUME_NAME_LEN, VolumeMount};
 use std::collections::BTreeSet;
+
+/// Returns the volumes of a new cell that service cells serve, and the others.
+pub(super) fn divide(volumes: Vec<VolumeSpec>) -> (Vec<ServedVolume>, Vec<VolumeSpec>) {
+    let mut served = Vec::new();
+    let mut own = Vec::new();
+    for volume in volumes {
+        match volume.source {
+            VolumeSource::Served { name, cell } => served.push(ServedVolume {
+                cell,
+                name: name.as_str().to_owned(),
+                path: volume.path,
+                access: volume.access,
+            }),
+            _ => own.push(volume),
+        }
+    }
+    (served, own)
+}
 
 /// Chooses a block device for each volume of a new cell.
 ///

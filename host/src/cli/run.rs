@@ -18,7 +18,7 @@ use crate::machine::LockedMachine;
 use crate::machine::cells::CleanupPolicy;
 use crate::machine::network::NetworkRequest;
 use crate::machine::options::{MachineModel, MachineOptions, Topology, Uplink};
-use crate::manifest::{Manifest, Wait, Watchdog};
+use crate::manifest::{Manifest, ServiceKind, Wait, Watchdog};
 use crate::output::error_line;
 use crate::output::progress::Progress;
 use crate::placement::{CoreIds, PlacementRequest};
@@ -82,6 +82,9 @@ where the command line has no others. Changes of the root file system are in mem
 With -i or -t, standard input and output are those of the program, if the image runs Linux programs; ^C is the program's \
 with -t. The cell's own messages follow at its end, on the error output.
 
+With --service block the image is `block`: each volume has the last part of its path as its name, and other cells mount it \
+with -v NAME@CELL:PATH. Restart it by a policy: its clients wait up to 30 s.
+
 Ports are published on 127.0.0.1 unless an address is given, as in -p 0.0.0.0:80:80.
 
 Examples:
@@ -94,6 +97,8 @@ Examples:
   isola run -d -v site:/www:ro -p 8080:80 web
   isola run --rm --rootfs ./debian -- sh -c 'echo hello from $(uname -r)'
   isola run -d --rootfs oci:./redis:7 -v data:/data -p 6379:6379
+  isola run -d --name store --service block -v data:/data --accept kv/data --restart always
+  isola run -d --name kv -v data@store:/data kv
   isola run -f isola.toml
   isola run --rm -it -v debian:/:ro linux -- bash
   isola run --standalone ./target/release/kv
@@ -102,7 +107,7 @@ pub(super) struct Arguments {
     // One list, so that arguments after the image are never parsed as options of isola.
     /// The image, and arguments for the application
     #[arg(value_names = ["IMAGE", "ARGUMENTS"], trailing_var_arg = true)]
-    #[arg(add = complete::images(), required_unless_present_any = ["file", "rootfs"])]
+    #[arg(add = complete::images(), required_unless_present_any = ["file", "rootfs", "service"])]
     command: Vec<String>,
     /// Reads settings from a manifest; options on the command line override it
     #[arg(short, long, value_name = "MANIFEST")]
@@ -155,10 +160,15 @@ pub(super) struct Arguments {
     /// Publishes a port: [IP:]HOST:CELL[/tcp|udp], or CELL for any free host port
     #[arg(short, long, value_name = "PORT")]
     publish: Vec<PublishSpec>,
-    /// Mounts a volume: VOLUME:PATH or VOLUME:PATH:ro; VOLUME is a name (see `isola volume`) or a file, as in ./data.img
+    /// Mounts a volume: VOLUME:PATH or VOLUME:PATH:ro; VOLUME is a name (see `isola volume`), a file, as in ./data.img, or
+    /// VOLUME@CELL, a volume that a service cell serves
     #[arg(short, long, value_name = "VOLUME")]
     volume: Vec<VolumeSpec>,
-    /// Accepts channels of the cell with that name; `*` stands for all cells [default: it accepts none]
+    /// Serves other cells: `block` serves the cell's volumes to the cells that it accepts
+    #[arg(long, value_name = "SERVICE", conflicts_with_all = ["standalone", "hosted", "rootfs"])]
+    service: Option<ServiceKind>,
+    /// Accepts channels of the cell with that name, or CELL/SERVICE: to one service, or volume, only; `*` stands for all
+    /// cells [default: it accepts none]
     #[arg(long, value_name = "CELL", conflicts_with_all = ["standalone", "hosted"])]
     accept: Vec<String>,
     /// Keeps network traffic with the cell of that name in memory, if that cell agrees; `*` stands for all cells
@@ -220,6 +230,9 @@ pub(super) fn run(context: &Context, mut arguments: Arguments) -> Result<ExitCod
             USAGE,
             "a root file system is for cells: leave out --hosted, as this host runs Linux programs by itself",
         ));
+    }
+    if let Some(service) = arguments.service.or(manifest.service) {
+        arguments.command.insert(0, service.image().to_owned());
     }
     let program = arguments.root.prepare(&context.output, &arguments.command, &manifest);
     if let Some(program) = program.map_err(|failure| failure.or_code(NOT_RUN))? {

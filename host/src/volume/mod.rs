@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A volume that a cell mounts: `VOLUME:PATH[:ro]`.
+/// A volume that a cell mounts: `VOLUME:PATH[:ro]`, or `VOLUME@CELL:PATH[:ro]` for one that a service cell serves.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VolumeSpec {
@@ -33,6 +33,13 @@ pub enum VolumeSource {
     Named(VolumeName),
     /// A file, written as a path with a `/` in it.
     File(PathBuf),
+    /// A volume that a service cell serves.
+    Served {
+        /// The volume's name in the service cell.
+        name: VolumeName,
+        /// The service cell's name.
+        cell: String,
+    },
 }
 
 /// The name of a volume: letters, digits, `-`, `_` and `.`, a letter or digit first.
@@ -44,7 +51,8 @@ pub struct VolumeName(String);
 pub enum VolumeSpecError {
     /// The text has another form.
     #[error(
-        "{0:?} is no volume of a cell: write VOLUME:PATH or VOLUME:PATH:ro, as in data:/var/lib/data or ./site.img:/www:ro"
+        "{0:?} is no volume of a cell: write VOLUME:PATH or VOLUME:PATH:ro, as in data:/var/lib/data or ./site.img:/www:ro; \
+         VOLUME@CELL stands for a volume that a service cell serves"
     )]
     Form(String),
     /// The path cannot be mounted.
@@ -96,6 +104,7 @@ impl fmt::Display for VolumeSource {
         match self {
             Self::Named(name) => name.fmt(f),
             Self::File(path) => path.display().fmt(f),
+            Self::Served { name, cell } => write!(f, "{name}@{cell}"),
         }
     }
 }
@@ -115,9 +124,13 @@ impl FromStr for VolumeSpec {
         if !is_mount_path(path) {
             return Err(VolumeSpecError::Path(path.to_owned()));
         }
-        let source = match source.contains('/') {
-            true => VolumeSource::File(source.into()),
-            false => VolumeSource::Named(source.parse()?),
+        let source = match (source.contains('/'), source.split_once('@')) {
+            (true, _) => VolumeSource::File(source.into()),
+            (false, Some((_, ""))) => return Err(form()),
+            (false, Some((name, cell))) => {
+                VolumeSource::Served { name: name.parse()?, cell: cell.to_owned() }
+            }
+            (false, None) => VolumeSource::Named(source.parse()?),
         };
         Ok(Self { source, path: path.to_owned(), access })
     }
@@ -158,7 +171,9 @@ mod tests {
         assert_eq!(file.source, VolumeSource::File("./a:b.img".into()));
         assert_eq!((file.path.as_str(), file.access), ("/www", VolumeAccess::ReadOnly));
         assert_eq!(parse("data:/d:rw"), parse("data:/d"));
-        for text in ["data:/var/lib/data", "./a:b.img:/www:ro", "root:/:ro"] {
+        let served = VolumeSource::Served { name: "web".parse().unwrap(), cell: "store".into() };
+        assert_eq!(parse("web@store:/data").source, served);
+        for text in ["data:/var/lib/data", "./a:b.img:/www:ro", "root:/:ro", "web@store:/data:ro"] {
             assert_eq!(parse(text).to_string(), text);
         }
     }
@@ -170,6 +185,8 @@ mod tests {
             ("data", "VOLUME:PATH"),
             (":/data", "VOLUME:PATH"),
             ("", "VOLUME:PATH"),
+            ("data@:/data", "VOLUME@CELL"),
+            ("@store:/data", "no name of a volume"),
             ("data:relative", "absolute"),
             ("data:/a/../b", "absolute"),
             ("-data:/data", "no name of a volume"),

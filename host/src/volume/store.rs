@@ -67,6 +67,9 @@ pub enum VolumeError {
         /// A volume with a similar name.
         nearest: Option<String>,
     },
+    /// A service cell serves the volume.
+    #[error("{0} is a volume of a service cell: only a cell of a machine can mount it")]
+    Served(String),
     /// The file of a volume does not exist.
     #[error("{0} does not exist, or is no file: a volume is a file with a file system")]
     NoFile(PathBuf),
@@ -190,6 +193,7 @@ impl VolumeStore {
         let file = match source {
             VolumeSource::Named(name) => self.find(name)?.file,
             VolumeSource::File(path) => path.clone(),
+            VolumeSource::Served { .. } => return Err(VolumeError::Served(source.to_string())),
         };
         let data = fs::metadata(&file).ok().filter(fs::Metadata::is_file);
         let len_bytes = data.ok_or_else(|| VolumeError::NoFile(file.clone()))?.len();

@@ -63,7 +63,7 @@ where
 
 /// A channel to another cell. It is closed when it and all memory of the peer that it returned are dropped.
 pub struct Channel {
-    link: Rc<OpenLink>,
+    pub(crate) link: Rc<OpenLink>,
     /// The packets read since the reader last gave way.
     reads: Cell<u32>,
 }

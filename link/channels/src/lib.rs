@@ -20,17 +20,19 @@
 
 extern crate alloc;
 
+mod bell;
 mod channel;
 mod error;
 mod memory;
 pub mod neighbours;
 mod runtime;
 
+pub use bell::Bell;
 pub use channel::{
     Channel, Delivery, Listener, READS_IN_A_ROW, listen, listen_with, multicast, open, open_with,
 };
 pub use error::ChannelError;
 pub use isola_abi::links::{LinkAccess, LinkRefusal};
 pub use isola_link_rings::Message;
-pub use memory::{MOST_SHARED_PAGES, PeerMemory, SharedMemory};
+pub use memory::{MOST_SHARED_PAGES, PeerMemory, SharedMemory, WritableMemory};
 pub use runtime::{MOST_RING_PAGES, RingSizes};

@@ -6,6 +6,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::fmt;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::links::{LinkAccess, MAX_LENT_BYTES};
@@ -174,5 +175,25 @@ impl PeerMemory {
         let Some(from) = from else { return false };
         to.iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
         true
+    }
+}
+
+/// Memory of a peer that permits writing.
+#[derive(Debug)]
+pub struct WritableMemory(PeerMemory);
+
+impl PeerMemory {
+    /// Returns the memory as words that can be written; `None` if the access does not permit that.
+    pub fn into_writable(self) -> Option<WritableMemory> {
+        (self.access == LinkAccess::ReadWrite).then_some(WritableMemory(self))
+    }
+}
+
+impl Deref for WritableMemory {
+    type Target = [AtomicU64];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        self.0.words
     }
 }

@@ -1,6 +1,7 @@
 //! The links of the cell, on its first core: requests to the supervisor, doorbells, and the tasks that wait for them.
 
 use crate::ChannelError;
+use crate::bell::BellHandler;
 use crate::memory::{PAGE_WORDS, Pool, SharedMemory};
 use alloc::collections::VecDeque;
 use alloc::rc::{Rc, Weak};
@@ -86,6 +87,7 @@ pub(crate) struct OpenLink {
     reader: Cell<Option<Waker>>,
     writer: Cell<Option<Waker>>,
     watcher: Cell<Option<Waker>>,
+    pub(crate) bell: RefCell<Option<BellHandler>>,
 }
 
 impl OpenLink {
@@ -95,6 +97,10 @@ impl OpenLink {
         if must == MustNotify::Yes {
             self.port.ring_doorbell(self.slot.slot);
         }
+    }
+
+    pub(crate) fn port(&self) -> &'static dyn LinkPort {
+        self.port
     }
 
     /// Returns whether the link is still open.
@@ -141,7 +147,9 @@ impl OpenLink {
         if has_packet || has_changed {
             self.reader.take().into_iter().for_each(Waker::wake);
         }
-        has_packet
+        // No borrow is held during the call.
+        let handler = self.bell.borrow().clone();
+        has_packet | handler.is_some_and(|handler| handler())
     }
 }
 
@@ -379,6 +387,7 @@ impl Runtime {
             reader: Cell::default(),
             writer: Cell::default(),
             watcher: Cell::default(),
+            bell: RefCell::default(),
         });
         self.open.borrow_mut().push(Rc::downgrade(&open));
         Ok(open)

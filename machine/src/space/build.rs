@@ -539,6 +539,7 @@ mod tests {
             image: Vec::new(),
             devices: Vec::new(),
             volumes: Vec::new(),
+            served_volumes: Vec::new(),
             clock: Clock { tsc_hz: 1, apic_timer_hz: 1, tsc_at_epoch: 0, unix_ns_at_epoch: 0 },
             address: None,
             supervisor: None,

@@ -169,7 +169,9 @@ impl BlockDevice {
             queue.attach();
             queue.vector()
         };
-        shared.interrupt.replace(Some(on_interrupt(vector, interrupted)?));
+        if let Some(vector) = vector {
+            shared.interrupt.replace(Some(on_interrupt(vector, interrupted)?));
+        }
         let moved = device.clone();
         on_vcore_moved(move || {
             if let Some(shared) = moved.upgrade() {
@@ -180,7 +182,10 @@ impl BlockDevice {
         });
         let serve = poll_fn(move |context| {
             let Some(shared) = device.upgrade() else { return Poll::Ready(()) };
-            shared.task.replace(context.waker().clone());
+            if !shared.task.borrow().will_wake(context.waker()) {
+                shared.task.replace(context.waker().clone());
+                shared.queue.borrow_mut().wake_by(context.waker());
+            }
             if shared.poll() == CompletionsPending::Yes {
                 context.waker().wake_by_ref();
             }

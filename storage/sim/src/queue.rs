@@ -138,8 +138,8 @@ impl State {
 }
 
 impl BlockQueue for SimQueue {
-    fn vector(&self) -> u8 {
-        VECTOR
+    fn vector(&self) -> Option<u8> {
+        Some(VECTOR)
     }
 
     fn attach(&mut self) {

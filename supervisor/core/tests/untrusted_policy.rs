@@ -146,6 +146,7 @@ fn spec(cores: u32, mib: u64) -> CellSpec {
         volumes: Vec::new(),
         accept: Vec::new(),
         loop_with: Vec::new(),
+        served_volumes: Vec::new(),
     }
 }
 

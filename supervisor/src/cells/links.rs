@@ -5,7 +5,7 @@
 
 use super::Cells;
 use isola_abi::id::CellId;
-use isola_abi::links::{LinkDemand, LinkRefusal, NEIGHBOUR_SERVICE};
+use isola_abi::links::{LinkDemand, LinkRefusal, NEIGHBOUR_SERVICE, ServiceName};
 use isola_supervisor_core::Hardware;
 use isola_supervisor_core::trusted_core::OwnedCell;
 
@@ -17,7 +17,7 @@ impl<H: Hardware> Cells<H> {
         let answer = match demand {
             None => Err(LinkRefusal::Malformed),
             Some(LinkDemand::Open { target, service, memory }) => self
-                .accepting(id, &target)
+                .accepting(id, &target, &service)
                 .and_then(|target| self.core.open_link(number, (id, memory), target, &service)),
             Some(LinkDemand::OpenNeighbour { mac, memory }) => self
                 .neighbour(id, mac)
@@ -42,11 +42,12 @@ impl<H: Hardware> Cells<H> {
         if agree { Ok(target) } else { Err(LinkRefusal::NotAccepted) }
     }
 
-    /// Returns the running cell named `target`, if it accepts links of the cell `opener`.
-    fn accepting(&self, opener: CellId, target: &str) -> Result<CellId, LinkRefusal> {
+    /// Returns the running cell named `target`, if it accepts links of the cell `opener` to that service.
+    fn accepting(&self, opener: CellId, target: &str, service: &ServiceName) -> Result<CellId, LinkRefusal> {
         let opener = self.table.get(opener).ok_or(LinkRefusal::NoSuchCell)?;
         let target = self.table.find(target).ok().and_then(|id| self.table.get(id));
         let target = target.filter(|cell| cell.is_live()).ok_or(LinkRefusal::NoSuchCell)?;
-        if target.spec.accepts(&opener.spec.name) { Ok(target.id) } else { Err(LinkRefusal::NotAccepted) }
+        let accepts = target.spec.accepts(&opener.spec.name, service);
+        if accepts { Ok(target.id) } else { Err(LinkRefusal::NotAccepted) }
     }
 }

@@ -80,8 +80,14 @@ const LAYERS: &[Layer] = &[
         may_use: &["abi", "iobuf", "platform", "cell", "link", "services"],
     },
     // Rings between cells, which know no cell; and channels over them.
-    Layer { name: "link rings", folders: &["link/rings"], may_use: &[] },
+    Layer { name: "link rings", folders: &["link/rings", "link/virtio"], may_use: &[] },
     Layer { name: "link", folders: &["link"], may_use: &["abi", "iobuf", "platform", "cell", "link rings"] },
+    // Service cells: devices of a cell for others, over links.
+    Layer {
+        name: "link services",
+        folders: &["link/service"],
+        may_use: &["abi", "iobuf", "platform", "cell", "services", "link", "link rings"],
+    },
     // The connection of a hosted cell to its host: sockets, files.
     Layer {
         name: "gateway",
@@ -104,7 +110,18 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "application library",
         folders: &["cell/app"],
-        may_use: &["abi", "iobuf", "platform", "cell", "link", "services", "bare", "hosted", "gateway"],
+        may_use: &[
+            "abi",
+            "iobuf",
+            "platform",
+            "cell",
+            "link",
+            "link services",
+            "services",
+            "bare",
+            "hosted",
+            "gateway",
+        ],
     },
     Layer {
         name: "apps",

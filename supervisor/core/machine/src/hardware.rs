@@ -120,6 +120,7 @@ impl MachineHardware {
             image: Vec::new(),
             devices: Vec::new(),
             volumes: spec.volumes.clone(),
+            served_volumes: spec.served_volumes.clone(),
             clock: self.time.clock(),
             address: match spec.network {
                 NetworkSpec::Static(address) => Some(address),

@@ -84,7 +84,7 @@ struct Device {
 impl Device {
     fn new(mut queue: Box<dyn BlockQueue + Send>, limits: BlockLimits) -> Self {
         queue.attach();
-        let vector = queue.vector();
+        let vector = queue.vector().unwrap_or_default();
         let queue = Rc::new(RefCell::new(queue));
         let done = Rc::new(RefCell::new(Vec::new()));
         let interrupts = Rc::new(Cell::new(0));

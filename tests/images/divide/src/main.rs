@@ -129,6 +129,7 @@ fn run_cell(
         image: Vec::new(),
         devices: Vec::new(),
         volumes: Vec::new(),
+        served_volumes: Vec::new(),
         clock: machine.clock,
         address: None,
         supervisor: Some(NotificationTarget { apic: local::id(), vector: NOTIFICATION_VECTOR }),

@@ -1,0 +1,26 @@
+//! A service cell of volumes: other cells of the machine mount its volumes (`isola run --service block`).
+//!
+//! `block` takes no arguments. A volume at `/data` has the name `data`; cells that this one accepts mount it with
+//! `-v data@CELL:PATH`.
+#![no_std]
+#![no_main]
+
+use isola::prelude::*;
+
+isola::app!(main);
+
+async fn main(arguments: Arguments) -> ExitCode {
+    if arguments.get(0).is_some() {
+        println!("usage: block");
+        return ExitCode::USAGE;
+    }
+    match isola::storage::serve_volumes() {
+        Ok(names) => println!("block: serving {}", names.join(", ")),
+        Err(error) => {
+            println!("block: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    isola::stop_requested().await;
+    ExitCode::SUCCESS
+}

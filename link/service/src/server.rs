@@ -1,0 +1,330 @@
+//! The server of volumes.
+//!
+//! Each volume has a listener, and an activity by its name: its clients' work is charged to that, and the policy of the
+//! disk orders their requests by it. A volume has one client that writes, or any number that read. A client's requests in
+//! execution are bounded ([`MOST_IN_FLIGHT`]); others wait in the client's own memory.
+
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::{Poll, Waker};
+use core::time::Duration;
+use isola_abi::id::ActivityId;
+use isola_abi::service::{DeviceOffer, DriverSetup, Hello, Reply, ServiceRefusal, decode, encode};
+use isola_abi::volume::VolumeAccess;
+use isola_activities::INFRASTRUCTURE;
+use isola_block::BlockDevice;
+use isola_channels::{Bell, Channel, ChannelError, Listener, WritableMemory, listen};
+use isola_events::{register_activity, spawn_task_for, timeout, yield_now};
+use isola_iobuf::IoBufMut;
+use isola_platform::block::WriteCache;
+use isola_virtio_device::block::{
+    BlockOperation, BlockRequest, BlockSettings, BlockStatus, DEVICE_TYPE, SECTOR_LEN,
+};
+use isola_virtio_device::{DeviceQueue, DriverFault, DriverMemory, QueuePlace};
+
+/// The most requests of a client in execution, each of at most [`MOST_BYTES`]: 1 MiB a client.
+pub const MOST_IN_FLIGHT: usize = 16;
+
+/// The most bytes of a request.
+pub const MOST_BYTES: usize = 64 << 10;
+
+/// The descriptors of a client's queue.
+const QUEUE_SIZE: u16 = 64;
+
+/// The most segments of a request's data.
+const SEGMENTS: u32 = 16;
+
+/// The requests that are begun before other events run.
+const BATCH: usize = 16;
+
+/// How long a client may take for each step before its first request.
+const STEP_LIMIT: Duration = Duration::from_secs(5);
+
+/// A volume of this cell that it serves: a part of a block device.
+pub struct ServedDevice {
+    /// Its name, by which clients open it.
+    pub name: String,
+    /// The device.
+    pub device: BlockDevice,
+    /// The first sector.
+    pub first: u64,
+    /// The number of sectors.
+    pub sectors: u64,
+    /// What clients may do with it.
+    pub access: VolumeAccess,
+}
+
+/// A volume, and its users.
+struct Volume {
+    served: ServedDevice,
+    activity: ActivityId,
+    writers: Cell<usize>,
+    readers: Cell<usize>,
+}
+
+/// The right of a client to use a volume, until it is dropped.
+struct Lease {
+    volume: Rc<Volume>,
+    access: VolumeAccess,
+}
+
+impl Volume {
+    /// Gives a client the right to use the volume.
+    fn admit(self: &Rc<Self>, hello: Option<Hello>) -> Result<Lease, ServiceRefusal> {
+        let Hello { version, access } = hello.ok_or(ServiceRefusal::Malformed)?;
+        if version != isola_abi::VERSION {
+            return Err(ServiceRefusal::Version(isola_abi::VERSION));
+        }
+        let (writers, readers) = (self.writers.get(), self.readers.get());
+        match access {
+            VolumeAccess::ReadWrite if self.served.access == VolumeAccess::ReadOnly => {
+                return Err(ServiceRefusal::ReadOnly);
+            }
+            VolumeAccess::ReadWrite if writers + readers == 0 => self.writers.set(1),
+            VolumeAccess::ReadOnly if writers == 0 => self.readers.set(readers + 1),
+            _ => return Err(ServiceRefusal::InUse),
+        }
+        Ok(Lease { volume: self.clone(), access })
+    }
+
+    fn settings(&self, access: VolumeAccess) -> BlockSettings {
+        let limits = self.served.device.limits();
+        BlockSettings {
+            sectors: self.served.sectors,
+            block_len: limits.block_len,
+            physical_block_len: limits.physical_block_len,
+            most_bytes: MOST_BYTES,
+            is_read_only: access == VolumeAccess::ReadOnly,
+            has_cache: limits.cache == WriteCache::Volatile,
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let users = match self.access {
+            VolumeAccess::ReadWrite => &self.volume.writers,
+            VolumeAccess::ReadOnly => &self.volume.readers,
+        };
+        users.set(users.get().saturating_sub(1));
+    }
+}
+
+/// Serves a volume to the cells that this one accepts, on the first core, until the cell ends.
+///
+/// # Errors
+/// A [`ChannelError`], if the volume's name cannot be that of a service, or is taken.
+pub fn serve(served: ServedDevice) -> Result<(), ChannelError> {
+    let listener = listen(&served.name)?;
+    // Without memory for an activity, the work is for the cell's infrastructure.
+    let activity = register_activity(&served.name).unwrap_or(INFRASTRUCTURE);
+    let volume = Rc::new(Volume { served, activity, writers: Cell::new(0), readers: Cell::new(0) });
+    spawn_task_for(activity, accept_all(volume, listener)).detach();
+    Ok(())
+}
+
+async fn accept_all(volume: Rc<Volume>, listener: Listener) {
+    loop {
+        match listener.accept().await {
+            Ok(channel) => {
+                spawn_task_for(volume.activity, serve_client(volume.clone(), channel)).detach();
+            }
+            // The opener has ended, or there is no memory: other events may free some.
+            Err(_) => yield_now().await,
+        }
+    }
+}
+
+async fn serve_client(volume: Rc<Volume>, channel: Channel) {
+    // A client that says nothing has no lease, and its link ends.
+    let Ok(Ok(hello)) = timeout(STEP_LIMIT, channel.read()).await else { return };
+    let lease = match volume.admit(decode(&hello)) {
+        Ok(lease) => lease,
+        Err(refusal) => {
+            let answer = encode(&Reply::Refused(refusal));
+            let _ = timeout(STEP_LIMIT, channel.write(&answer)).await;
+            // The client closes the channel when it has read the answer, which would be lost otherwise.
+            let _ = timeout(STEP_LIMIT, channel.closed()).await;
+            return;
+        }
+    };
+    let settings = volume.settings(lease.access);
+    let Some(queue) = start(&channel, &settings).await else { return };
+    let client = Rc::new(Client {
+        volume,
+        settings,
+        queue: RefCell::new(queue),
+        bell: channel.bell(),
+        in_flight: Cell::new(0),
+        server: Cell::new(None),
+    });
+    let woken = Rc::downgrade(&client);
+    channel.on_doorbell(move || woken.upgrade().is_some_and(|client| client.wake_for_chains()));
+    client.serve(&channel).await;
+    // The disk may still write for this client: the next one begins afterwards.
+    client.finished().await;
+    drop(lease);
+}
+
+/// Offers the device to a client, and returns its queue once the client has started its driver.
+async fn start(channel: &Channel, settings: &BlockSettings) -> Option<DeviceQueue<WritableMemory>> {
+    let features = settings.features();
+    let offer = DeviceOffer {
+        device_type: DEVICE_TYPE,
+        features,
+        queues: Vec::from([QUEUE_SIZE]),
+        configuration: settings.configuration(SEGMENTS),
+    };
+    let steps = async {
+        channel.write(&encode(&Reply::Offer(offer))).await.ok()?;
+        let setup: DriverSetup = decode(&channel.read().await.ok()?)?;
+        let memory = channel.mapped().await.ok()?.into_writable()?;
+        Some((setup, memory))
+    };
+    let (setup, memory) = timeout(STEP_LIMIT, steps).await.ok()??;
+    let place = setup.queues.first().filter(|_| setup.queues.len() == 1)?;
+    let place = QueuePlace {
+        size: place.size,
+        descriptors: place.descriptors,
+        available: place.available,
+        used: place.used,
+    };
+    let is_offered = setup.features & !features == 0 && place.size <= QUEUE_SIZE;
+    let memory = is_offered.then(|| DriverMemory::new(memory, setup.base))?;
+    DeviceQueue::new(memory, place, setup.features).ok()
+}
+
+/// A client of a volume.
+struct Client {
+    volume: Rc<Volume>,
+    settings: BlockSettings,
+    queue: RefCell<DeviceQueue<WritableMemory>>,
+    bell: Bell,
+    in_flight: Cell<usize>,
+    /// Wakes the task of the client.
+    server: Cell<Option<Waker>>,
+}
+
+impl Client {
+    /// Wakes the client's task if requests wait, and returns whether some do.
+    fn wake_for_chains(&self) -> bool {
+        let has_work = self.queue.borrow().has_available();
+        if has_work {
+            self.wake();
+        }
+        has_work
+    }
+
+    fn wake(&self) {
+        self.server.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Begins the client's requests as they come, until the link ends or the driver violates the protocol.
+    async fn serve(self: &Rc<Self>, channel: &Channel) {
+        let mut closed = pin!(channel.closed());
+        poll_fn(|context| {
+            self.server.set(Some(context.waker().clone()));
+            if closed.as_mut().poll(context).is_ready() {
+                return Poll::Ready(());
+            }
+            for _ in 0..BATCH {
+                if self.in_flight.get() >= MOST_IN_FLIGHT {
+                    // The end of a request wakes the task.
+                    return Poll::Pending;
+                }
+                match self.next() {
+                    Ok(Some(request)) => self.begin(request),
+                    Ok(None) if self.queue.borrow_mut().arm() => {}
+                    Ok(None) => return Poll::Pending,
+                    Err(_) => return Poll::Ready(()),
+                }
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn next(&self) -> Result<Option<BlockRequest>, DriverFault> {
+        let mut queue = self.queue.borrow_mut();
+        let Some(chain) = queue.take()? else { return Ok(None) };
+        let parsed = BlockRequest::parse(queue.memory(), chain, &self.settings);
+        parsed.map(Some).map_err(|fault| queue.break_off(fault))
+    }
+
+    fn begin(self: &Rc<Self>, request: BlockRequest) {
+        self.in_flight.set(self.in_flight.get() + 1);
+        let client = self.clone();
+        spawn_task_for(self.volume.activity, async move {
+            let status = client.execute(&request).await;
+            client.finish(&request, status);
+        })
+        .detach();
+    }
+
+    async fn execute(&self, request: &BlockRequest) -> BlockStatus {
+        let ServedDevice { device, first, .. } = &self.volume.served;
+        let result = match request.operation {
+            BlockOperation::Refused(status) => return status,
+            // Checked against the number of sectors, so that the sum is within the device.
+            BlockOperation::Read(sector) => {
+                match device.read(first + sector, Vec::from([buffer(request.data_len)])).await {
+                    Ok(mut buffers) => {
+                        let mut from = 0;
+                        for buffer in &mut buffers {
+                            request.copy_out(self.queue.borrow().memory(), from, buffer.data_mut());
+                            from += buffer.len();
+                        }
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            BlockOperation::Write(sector) => {
+                let mut data = buffer(request.data_len);
+                request.copy_in(self.queue.borrow().memory(), 0, data.data_mut());
+                device.write(first + sector, data.freeze().into()).await.map(|_| ())
+            }
+            BlockOperation::Flush => device.flush().await.map(|_| ()),
+        };
+        if result.is_ok() { BlockStatus::Ok } else { BlockStatus::IoError }
+    }
+
+    fn finish(&self, request: &BlockRequest, status: BlockStatus) {
+        let must_notify = {
+            let mut queue = self.queue.borrow_mut();
+            request.finish(&mut queue, status);
+            queue.must_notify()
+        };
+        if must_notify {
+            self.bell.ring();
+        }
+        let in_flight = self.in_flight.get().saturating_sub(1);
+        self.in_flight.set(in_flight);
+        if in_flight == 0 || in_flight + 1 == MOST_IN_FLIGHT {
+            self.wake();
+        }
+    }
+
+    /// Waits until no request is in execution.
+    async fn finished(&self) {
+        poll_fn(|context| {
+            self.server.set(Some(context.waker().clone()));
+            if self.in_flight.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+/// Returns a buffer of that length.
+fn buffer(len: usize) -> IoBufMut {
+    let mut buffer = IoBufMut::with_room(0, len);
+    buffer.extend();
+    buffer
+}
+
+const _: () = assert!(MOST_BYTES.is_multiple_of(SECTOR_LEN));

@@ -1,0 +1,161 @@
+//! A test image: a client of the volume at `/data`, its own or one of a service cell.
+//!
+//! | arguments | what it does |
+//! |---|---|
+//! | `load COUNT` | writes and syncs COUNT records in turn in 16 files, and checks all of them at the end |
+//! | `check COUNT` | checks the records that `load COUNT` has written |
+//! | `read SECONDS` | reads a file of 1 MiB again and again, without the cache; prints the number of reads |
+//! | `costs` | prints the cycles of a read of 4 KiB, and of a write with its sync |
+//! | `hold` | mounts the volume, and waits until it is stopped |
+#![no_std]
+#![no_main]
+
+use core::time::Duration;
+use isola::ebbs::cycles;
+use isola::events::now;
+use isola::iobuf::IoBuf;
+use isola::prelude::*;
+use isola::storage::{self, FileError, MountedVolume, Volume};
+
+extern crate alloc;
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+isola::app!(main);
+
+const FILES: u32 = 16;
+
+/// The length of a record, in bytes: some blocks and a part.
+const RECORD_LEN: usize = 9000;
+
+async fn main(arguments: Arguments) -> ExitCode {
+    let volumes = match storage::mount().await {
+        Ok(volumes) => volumes,
+        Err(error) => {
+            println!("volume-client: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let Some(mounted) = volumes.iter().next() else { return ExitCode::USAGE };
+    println!("volume-client: mounted {} at {}", mounted.name, mounted.path);
+    let words: Vec<&str> = arguments.iter().collect();
+    let number = words.get(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    let done = match words.first().copied() {
+        Some("load") => load(&mounted.volume, number).await,
+        Some("check") => check(&mounted.volume, number).await,
+        Some("read") => read(mounted, Duration::from_secs(number.into())).await,
+        Some("costs") => costs(mounted).await,
+        Some("hold") => {
+            isola::stop_requested().await;
+            Ok("held".to_string())
+        }
+        _ => return ExitCode::USAGE,
+    };
+    let unmounted = volumes.unmount().await;
+    match (done, unmounted) {
+        (Ok(text), Ok(())) => {
+            println!("volume-client: {text}");
+            ExitCode::SUCCESS
+        }
+        (Err(text), _) => {
+            println!("volume-client: failed: {text}");
+            ExitCode::FAILURE
+        }
+        (_, Err(error)) => {
+            println!("volume-client: failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns the contents of a record.
+fn record(number: u32) -> Vec<u8> {
+    let mut state = number.wrapping_mul(2_654_435_761) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state as u8
+    };
+    (0..RECORD_LEN).map(|_| next()).collect()
+}
+
+fn path(number: u32) -> String {
+    format!("/record-{}", number % FILES)
+}
+
+fn text(error: FileError) -> String {
+    error.to_string()
+}
+
+async fn load(volume: &Volume, count: u32) -> Result<String, String> {
+    for number in 0..count {
+        let file = volume.create(&path(number)).await.map_err(text)?;
+        file.write(0, IoBuf::from(record(number))).await.map_err(text)?;
+        file.sync().await.map_err(text)?;
+        if number % 10 == 0 {
+            println!("volume-client: synced {number}");
+        }
+    }
+    check(volume, count).await
+}
+
+async fn check(volume: &Volume, count: u32) -> Result<String, String> {
+    for number in count.saturating_sub(FILES)..count {
+        let file = volume.open(&path(number)).await.map_err(text)?;
+        let read = file.read(0, RECORD_LEN).await.map_err(text)?;
+        if read[..] != record(number)[..] {
+            return Err(format!("record {number} differs"));
+        }
+    }
+    Ok(format!("{count} records are right"))
+}
+
+/// Writes a file of 1 MiB, and returns it with an empty cache.
+async fn large(mounted: &MountedVolume) -> Result<storage::File, String> {
+    let file = mounted.volume.create("/large").await.map_err(text)?;
+    for part in 0..16 {
+        file.write(part << 16, IoBuf::from(vec![part as u8; 1 << 16])).await.map_err(text)?;
+    }
+    file.sync().await.map_err(text)?;
+    Ok(file)
+}
+
+async fn read(mounted: &MountedVolume, duration: Duration) -> Result<String, String> {
+    let file = large(mounted).await?;
+    let end = now() + duration;
+    let mut reads = 0;
+    while now() < end {
+        mounted.cache.shrink(usize::MAX);
+        for part in 0..16 {
+            let chain = file.read_chain(part << 16, 1 << 16).await.map_err(text)?;
+            if chain.len() != 1 << 16 || chain.to_vec().iter().any(|byte| *byte != part as u8) {
+                return Err(format!("part {part} differs"));
+            }
+            reads += 1;
+        }
+    }
+    Ok(format!("{reads} reads"))
+}
+
+async fn costs(mounted: &MountedVolume) -> Result<String, String> {
+    const ROUNDS: u64 = 200;
+    let file = large(mounted).await?;
+    let mut reading = 0;
+    for round in 0..ROUNDS {
+        mounted.cache.shrink(usize::MAX);
+        let begin = cycles();
+        file.read_chain((round % 256) << 12, 4096).await.map_err(text)?;
+        reading += cycles() - begin;
+    }
+    let begin = cycles();
+    for round in 0..ROUNDS {
+        file.write((round % 256) << 12, IoBuf::from(vec![7; 4096])).await.map_err(text)?;
+        file.sync().await.map_err(text)?;
+    }
+    let writing = cycles() - begin;
+    Ok(format!("cycles of a read {}, of a write {}", reading / ROUNDS, writing / ROUNDS))
+}
