@@ -1,6 +1,6 @@
 //! Packets of several parts, and packets received into memory of the caller: one copy each way.
 
-use super::{Broken, MustNotify, Ring, SendError, header_of, lines_of};
+use super::{Broken, MustNotify, Ring, SendError, fence_posts, header_of, lines_of};
 use crate::half::Half;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{LINE_BYTES, LINE_WORDS};
@@ -54,7 +54,9 @@ where
         }
         writer.finish();
         self.head += lines;
-        Ok(self.publish())
+        let posted = self.publish();
+        fence_posts();
+        Ok(self.must_notify(posted))
     }
 
     /// Returns the next packet of the peer. To be [taken](Self::take) before the next call.

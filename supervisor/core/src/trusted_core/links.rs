@@ -27,7 +27,7 @@ use isola_abi::id::{CellId, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::links::{
     Link, LinkAccess, LinkDemand, LinkPart, LinkRefusal, LinkState, LinkWindow, MAX_LINKS_TO_PEER,
-    NEIGHBOUR_SERVICE,     ServiceName,
+    NEIGHBOUR_SERVICE, ServiceName,
 };
 
 impl<H: Hardware> OwnedCell<H> {
@@ -148,15 +148,16 @@ impl<H: Hardware> TrustedCore<H> {
         }
         from.space.links().set_owner(opener);
         to.space.links().set_owner(target);
-        let begin = |cell: &OwnedCell<H>, slot, (peer, of): ((CellId, usize), &OwnedCell<H>), number, memory| {
-            let apic = of.space.doorbell_target();
-            let mac = of.space.links().own_mac().filter(|_| is_for_frames);
-            let Some(link) = cell.space.links().get(slot) else { return };
-            link.begin(peer, apic, number, service);
-            link.set_peer_mac(mac);
-            link.set_lent(LinkPart::Ring, memory);
-            link.set_state(if number == 0 { LinkState::Invited } else { LinkState::Waiting });
-        };
+        let begin =
+            |cell: &OwnedCell<H>, slot, (peer, of): ((CellId, usize), &OwnedCell<H>), number, memory| {
+                let apic = of.space.doorbell_target();
+                let mac = of.space.links().own_mac().filter(|_| is_for_frames);
+                let Some(link) = cell.space.links().get(slot) else { return };
+                link.begin(peer, apic, number, service);
+                link.set_peer_mac(mac);
+                link.set_lent(LinkPart::Ring, memory);
+                link.set_state(if number == 0 { LinkState::Invited } else { LinkState::Waiting });
+            };
         begin(from, slot, ((target, invited), to), number, memory);
         begin(to, invited, ((opener, slot), from), 0, PhysRange::default());
         to.space.ring_doorbell();
