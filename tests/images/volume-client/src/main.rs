@@ -15,7 +15,7 @@ use isola::ebbs::cycles;
 use isola::events::now;
 use isola::iobuf::IoBuf;
 use isola::prelude::*;
-use isola::storage::{self, FileError, MountedVolume, Volume};
+use isola::storage::{self, File, FileError, MountedVolume, Volume};
 
 extern crate alloc;
 
@@ -91,9 +91,16 @@ fn text(error: FileError) -> String {
     error.to_string()
 }
 
+async fn create(volume: &Volume, path: &str) -> Result<File, String> {
+    match volume.create(path).await {
+        Err(FileError::AlreadyExists) => volume.open(path).await.map_err(text),
+        result => result.map_err(text),
+    }
+}
+
 async fn load(volume: &Volume, count: u32) -> Result<String, String> {
     for number in 0..count {
-        let file = volume.create(&path(number)).await.map_err(text)?;
+        let file = create(volume, &path(number)).await?;
         file.write(0, IoBuf::from(record(number))).await.map_err(text)?;
         file.sync().await.map_err(text)?;
         if number % 10 == 0 {
@@ -115,8 +122,8 @@ async fn check(volume: &Volume, count: u32) -> Result<String, String> {
 }
 
 /// Writes a file of 1 MiB, and returns it with an empty cache.
-async fn large(mounted: &MountedVolume) -> Result<storage::File, String> {
-    let file = mounted.volume.create("/large").await.map_err(text)?;
+async fn large(mounted: &MountedVolume) -> Result<File, String> {
+    let file = create(&mounted.volume, "/large").await?;
     for part in 0..16 {
         file.write(part << 16, IoBuf::from(vec![part as u8; 1 << 16])).await.map_err(text)?;
     }
