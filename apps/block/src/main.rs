@@ -1,6 +1,7 @@
 //! A service cell of volumes: other cells of the machine mount its volumes (`isola run --service block`).
 //!
-//! `block` takes no arguments. A volume at `/data` has the name `data`; cells that this one accepts mount it with
+//! `block` takes no arguments. A volume at `/data` has the name `data`; a volume with partitions (`isola volume create
+//! --part`) stands for these, by their names. Cells that this one accepts mount it with
 //! `-v data@CELL:PATH`.
 #![no_std]
 #![no_main]
@@ -14,7 +15,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         println!("usage: block");
         return ExitCode::USAGE;
     }
-    match isola::storage::serve_volumes() {
+    match isola::storage::serve_volumes().await {
         Ok(names) => println!("block: serving {}", names.join(", ")),
         Err(error) => {
             println!("block: {error}");

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`server`] | serves block devices: admission, one activity a volume, requests |
 //! | [`client`] | connects to a served volume, and connects again when the service cell was restarted |
+//! | [`partitions`] | the partitions of a disk: one disk, many volumes |
 //! | `reconnecting` | the client's queue, which keeps its requests until they have completed |
 //!
 //! ```text
@@ -26,5 +27,6 @@
 extern crate alloc;
 
 pub mod client;
+pub mod partitions;
 mod reconnecting;
 pub mod server;

@@ -6,13 +6,14 @@
 //! | `check COUNT` | checks the records that `load COUNT` has written |
 //! | `read SECONDS` | reads a file of 1 MiB again and again, without the cache; prints the number of reads |
 //! | `costs` | prints the cycles of a read of 4 KiB, and of a write with its sync |
+//! | `serve MS` | serves the cell's volumes, and panics after MS milliseconds |
 //! | `hold` | mounts the volume, and waits until it is stopped |
 #![no_std]
 #![no_main]
 
 use core::time::Duration;
 use isola::ebbs::cycles;
-use isola::events::now;
+use isola::events::{now, sleep};
 use isola::iobuf::IoBuf;
 use isola::prelude::*;
 use isola::storage::{self, File, FileError, MountedVolume, Volume};
@@ -32,6 +33,11 @@ const FILES: u32 = 16;
 const RECORD_LEN: usize = 9000;
 
 async fn main(arguments: Arguments) -> ExitCode {
+    let words: Vec<&str> = arguments.iter().collect();
+    let number = words.get(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    if words.first() == Some(&"serve") {
+        return serve(number).await;
+    }
     let volumes = match storage::mount().await {
         Ok(volumes) => volumes,
         Err(error) => {
@@ -41,8 +47,6 @@ async fn main(arguments: Arguments) -> ExitCode {
     };
     let Some(mounted) = volumes.iter().next() else { return ExitCode::USAGE };
     println!("volume-client: mounted {} at {}", mounted.name, mounted.path);
-    let words: Vec<&str> = arguments.iter().collect();
-    let number = words.get(1).and_then(|word| word.parse().ok()).unwrap_or(0);
     let done = match words.first().copied() {
         Some("load") => load(&mounted.volume, number).await,
         Some("check") => check(&mounted.volume, number).await,
@@ -69,6 +73,18 @@ async fn main(arguments: Arguments) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+async fn serve(crash_after_ms: u32) -> ExitCode {
+    match storage::serve_volumes().await {
+        Ok(names) => println!("volume-client: serving {}", names.join(", ")),
+        Err(error) => {
+            println!("volume-client: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    sleep(Duration::from_millis(crash_after_ms.into())).await;
+    panic!("this service cell crashes");
 }
 
 /// Returns the contents of a record.
