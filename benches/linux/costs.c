@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -89,16 +90,16 @@ static void futexes(unsigned count)
     pthread_join(thread, NULL);
 }
 
-static void pipes(unsigned count)
+/* A message to another process over two descriptors, and back over two others. */
+static void trips(unsigned count, size_t len, const int *there, const int *back)
 {
-    int there[2], back[2];
-    char byte = 0;
-    check(pipe(there) == 0 && pipe(back) == 0, "pipe");
+    char message[64] = { 0 };
+    ssize_t all = (ssize_t)len;
     pid_t child = fork();
     check(child >= 0, "fork");
     for (unsigned trip = 0; trip < count; trip++) {
-        int done = child == 0 ? read(there[0], &byte, 1) == 1 && write(back[1], &byte, 1) == 1
-                              : write(there[1], &byte, 1) == 1 && read(back[0], &byte, 1) == 1;
+        int done = child == 0 ? read(there[0], message, len) == all && write(back[1], message, len) == all
+                              : write(there[1], message, len) == all && read(back[0], message, len) == all;
         check(done, "read and write");
     }
     if (child == 0)
@@ -108,6 +109,32 @@ static void pipes(unsigned count)
         close(there[end]);
         close(back[end]);
     }
+}
+
+static void pipe_trips(unsigned count, size_t len)
+{
+    int there[2], back[2];
+    check(pipe(there) == 0 && pipe(back) == 0, "pipe");
+    trips(count, len, there, back);
+}
+
+static void pipes(unsigned count)
+{
+    pipe_trips(count, 1);
+}
+
+static void long_pipes(unsigned count)
+{
+    pipe_trips(count, 64);
+}
+
+static void sockets(unsigned count)
+{
+    int ends[2];
+    check(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair");
+    int there[2] = { ends[1], ends[0] }, back[2] = { dup(ends[0]), dup(ends[1]) };
+    check(back[0] >= 0 && back[1] >= 0, "dup");
+    trips(count, 64, there, back);
 }
 
 static void forks(unsigned count)
@@ -162,6 +189,13 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "exit") == 0)
         return 0;
     self = argv[0];
+    /* The peers of the group `link`. */
+    if (argc > 1 && strcmp(argv[1], "link") == 0) {
+        measure("pipe-64", long_pipes, TRIPS);
+        measure("socket-64", sockets, TRIPS);
+        printf("costs: done\n");
+        return 0;
+    }
     measure("call", calls, CALLS);
     measure("fault", faults, PAGES);
     while (touched_count-- > 0)

@@ -65,7 +65,7 @@ while read -r question amount other; do
             echo "guest: set $?"
             ;;
         tenant) (echo 0 >"/sys/fs/cgroup/$amount/cgroup.procs"; exec $other) & ;;
-        costs) /bin/costs ;;
+        costs) /bin/costs $amount ;;
         touch) echo never >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
         touch-large) echo always >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
     esac

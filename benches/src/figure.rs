@@ -36,6 +36,8 @@ pub enum Group {
     Pager,
     /// System calls of unmodified Linux programs
     Linux,
+    /// Messages and packets between cells
+    Link,
     /// Unmodified servers of Linux: memcached, redis, nginx
     LinuxServers,
     /// Costs of Ebb calls, events and interrupts
@@ -61,6 +63,7 @@ impl Group {
         Self::Memory,
         Self::Pager,
         Self::Linux,
+        Self::Link,
         Self::LinuxServers,
         Self::Library,
         Self::Stack,
@@ -83,6 +86,7 @@ impl Group {
             Self::Memory => "memory",
             Self::Pager => "pager",
             Self::Linux => "linux",
+            Self::Link => "link",
             Self::LinuxServers => "linux-servers",
             Self::Library => "library",
             Self::Stack => "stack",
@@ -95,9 +99,12 @@ impl Group {
             Self::Boot | Self::Cell | Self::Colocation | Self::Kv => Some(GuestProgram::Memcached),
             Self::Web => Some(GuestProgram::Nginx),
             Self::Grid | Self::LinuxServers => Some(GuestProgram::Services),
-            Self::Bulk | Self::Netpipe | Self::Connections | Self::Pager | Self::Linux => {
-                Some(GuestProgram::Ours)
-            }
+            Self::Bulk
+            | Self::Netpipe
+            | Self::Connections
+            | Self::Pager
+            | Self::Linux
+            | Self::Link => Some(GuestProgram::Ours),
             Self::Product | Self::Elastic | Self::Memory | Self::Library | Self::Stack => None,
         }
     }
@@ -148,6 +155,10 @@ pub enum Peer {
     Touch,
     /// The same program in the Linux guest.
     Program,
+    /// A pipe between two processes of the Linux guest.
+    Pipe,
+    /// A pair of unix sockets between two processes of the Linux guest.
+    UnixSocket,
     /// A method call on a known object, inlined.
     Inlined,
     /// The same, not inlined.

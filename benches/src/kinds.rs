@@ -399,6 +399,16 @@ kinds! {
         "the same, and the child executes a static program";
     Linux: "linux-thread", "instructions", Program, [Asked Aim::Value(8000.0)],
         "creation and join of a thread";
+    Link: "link-message", "instructions", None, [Asked Aim::Value(200.0)],
+        "message of 56 bytes to a cell that polls: writing and reading, of 63 in a row";
+    Link: "link-wake", "instructions", None, [Asked Aim::Value(2000.0)],
+        "message of 56 bytes to a halted core of another cell, until its task has it";
+    Link: "link-pipe", "instructions", Pipe, [Asked Aim::Value(1500.0)],
+        "64 bytes to a task of another cell and back, both halted meanwhile; Linux: by pipes to a process, on one core";
+    Link: "link-socket", "instructions", UnixSocket, [Asked Aim::Value(1500.0)],
+        "the same; Linux: by a pair of unix sockets";
+    Link: "link-broadcast-8", "instructions", None, [],
+        "message of 56 bytes to eight cells, and the answers of all";
     LinuxServers: "servers-memcached", "instructions", Memcached, [Asked Aim::Value(10_000.0)],
         "memcached: a request of the ETC-like mix at saturation";
     LinuxServers: "servers-memcached-low", "instructions", Memcached, [Asked Aim::Value(15_000.0)],

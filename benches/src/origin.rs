@@ -176,6 +176,15 @@ impl Group {
                 "benches/linux",
                 "benches/src/groups/linux.rs",
             ],
+            Self::Link => &[
+                "cell",
+                "machine",
+                "supervisor",
+                "link",
+                "tests/images/channels",
+                "benches/linux",
+                "benches/src/groups/link.rs",
+            ],
             Self::LinuxServers => and_images!(
                 "supervisor",
                 "linux",

@@ -71,6 +71,7 @@ fn peers(record: &Record) -> &'static str {
         | Group::Connections
         | Group::Pager
         | Group::Linux
+        | Group::Link
         | Group::LinuxServers => "Linux",
     }
 }

@@ -21,7 +21,7 @@ const NATIVE: [(&str, &[&str]); 2] = [
     ("stack", &["--package=isola-stack-compare"]),
 ];
 /// The groups with machines, and the images that they boot.
-const WITH_MACHINES: [(&str, &[&str]); 14] = [
+const WITH_MACHINES: [(&str, &[&str]); 15] = [
     ("boot", &["kv"]),
     ("cell", &["supervisor", "kv", "echo"]),
     ("elastic", &["supervisor", "kv", "echo", "regions"]),
@@ -35,6 +35,7 @@ const WITH_MACHINES: [(&str, &[&str]); 14] = [
     ("connections", &["echo"]),
     ("pager", &["kv", "regions"]),
     ("linux", &["supervisor", "linux"]),
+    ("link", &["supervisor", "channels"]),
     (LIBRARY, &["kv", "costs"]),
 ];
 /// The group that also runs in a process of the host.

@@ -34,7 +34,7 @@ const IMAGE: &str = "linux";
 const CELL_MIB: u64 = 256;
 
 /// The program's last line.
-const DONE: &str = "costs: done";
+pub(super) const DONE: &str = "costs: done";
 
 /// Returns the description of the load.
 pub fn load() -> BTreeMap<String, String> {
@@ -61,7 +61,7 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
 }
 
 /// Returns the instructions of an operation, from the program's output.
-fn cost(output: &str, operation: &str) -> Option<f64> {
+pub(super) fn cost(output: &str, operation: &str) -> Option<f64> {
     let label = format!("cost {operation} ");
     let picoseconds: f64 = output.lines().find_map(|line| line.strip_prefix(&label))?.trim().parse().ok()?;
     Some((picoseconds / 1000.0).round())

@@ -9,6 +9,7 @@ mod elastic;
 pub mod grid;
 mod kv;
 mod library;
+mod link;
 mod linux;
 mod linux_servers;
 mod memory;
@@ -48,6 +49,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
         Group::Memory | Group::Stack => return run_natively(group, session.plan, command, &session.tree),
         Group::Pager => pager::load(),
         Group::Linux => linux::load(),
+        Group::Link => link::load(),
         Group::LinuxServers => linux_servers::load(session),
         Group::Library => return library::run(session, command),
         Group::Elastic => elastic::load(),
@@ -79,6 +81,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Product | Group::Elastic | Group::Memory | Group::Library | Group::Stack => {}
                 Group::Pager => pager::run(session, system, &mut record)?,
                 Group::Linux => linux::run(session, system, &mut record)?,
+                Group::Link => link::run(session, system, &mut record)?,
                 Group::LinuxServers => linux_servers::run(session, system, &mut record)?,
             }
         }

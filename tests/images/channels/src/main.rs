@@ -2,9 +2,10 @@
 //!
 //! | role | what the cell does |
 //! |---|---|
-//! | `serve` | serves `echo`, `slow` (reads nothing) and `memory` (adds to words of shared memory) |
+//! | `serve` | serves `echo`, `slow` (reads nothing), `memory` (adds to words of shared memory), `answer` and `drain` |
 //! | `client CELL` | uses all services, and checks the answers |
-//! | `costs CELL` | prints the cycles of a round trip |
+//! | `costs CELL...` | prints the costs of messages and packets |
+//! | `hold CELL` | exchanges packets until the service ends |
 //! | `wait CELL` | waits for a packet that never comes, until the peer ends |
 //! | `die STEP CELL` | ends at a step of a channel's life |
 //! | `hostile CELL` | writes random words to its half, and rings doorbells |
@@ -14,31 +15,29 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use isola::channels::{Channel, ChannelError, LinkAccess, Message, SharedMemory, listen, open};
-use isola::ebbs::cycles;
 use isola::events::{
     current_activity, register_activity, sleep, spawn_task, spawn_task_for, timeout, yield_now,
 };
 use isola::prelude::*;
 
+mod costs;
 mod hostile;
 
 isola::app!(main);
-
-/// The rounds of a measurement.
-const ROUNDS: u64 = 2000;
 
 async fn main(arguments: Arguments) -> ExitCode {
     let words: Vec<&str> = arguments.iter().collect();
     let done = match words[..] {
         ["serve"] => serve().await,
         ["client", cell] => use_all(cell).await,
-        ["costs", cell] => measure(cell).await,
+        ["costs", ref cells @ ..] => costs::measure(cells).await,
+        ["hold", cell] => hold(cell).await,
         ["wait", cell] => wait(cell).await,
         ["die", step, cell] => die(step, cell).await,
         ["hostile", cell] => hostile::attack(cell).await,
         _ => {
             println!(
-                "usage: channels serve | client CELL | costs CELL | wait CELL | die STEP CELL | hostile CELL"
+                "usage: channels serve | client CELL | costs CELL... | hold CELL | wait CELL | die STEP CELL | hostile CELL"
             );
             return ExitCode::USAGE;
         }
@@ -53,7 +52,7 @@ async fn main(arguments: Arguments) -> ExitCode {
 }
 
 async fn serve() -> Result<(), ChannelError> {
-    for service in ["echo", "memory", "slow"] {
+    for service in ["echo", "memory", "slow", "answer", "drain"] {
         let listener = listen(service)?;
         let activity = register_activity(service).unwrap_or_else(|_| current_activity());
         spawn_task(async move {
@@ -63,6 +62,8 @@ async fn serve() -> Result<(), ChannelError> {
                         let _ = match service {
                             "echo" => echo(&channel).await,
                             "memory" => add(&channel).await,
+                            "answer" => costs::answer(&channel).await,
+                            "drain" => costs::drain(&channel).await,
                             _ => {
                                 channel.closed().await;
                                 Ok(())
@@ -88,13 +89,13 @@ async fn echo(channel: &Channel) -> Result<(), ChannelError> {
     }
 }
 
-/// Adds 1 to the first word of the peer's memory for each packet, which it answers.
+/// Adds 1 to the last word of the peer's memory for each packet, which it answers.
 async fn add(channel: &Channel) -> Result<(), ChannelError> {
     let memory = channel.mapped().await?;
     loop {
         let packet = channel.read().await?;
-        let value = memory.load(0).unwrap_or_default();
-        let stored = memory.store(0, value + 1);
+        let last = memory.len() - 1;
+        let stored = memory.store(last, memory.load(last).unwrap_or_default() + 1);
         channel.write(if stored { &packet } else { b"read-only" }).await?;
     }
 }
@@ -114,20 +115,23 @@ async fn use_all(cell: &str) -> Result<(), ChannelError> {
     }
     println!("channels: echo is right");
 
-    let memory = SharedMemory::new(1)?;
+    // 1 MiB.
+    let memory = SharedMemory::new(256)?;
+    let words = memory.words();
+    let last = &words[words.len() - 1];
     for (access, answer, sum) in
         [(LinkAccess::ReadWrite, &b"add"[..], 41), (LinkAccess::Read, b"read-only", 40)]
     {
         let adder = open(&format!("{cell}/memory")).await?;
-        memory.words()[0].store(40, Ordering::Release);
+        last.store(40, Ordering::Release);
         adder.map(&memory, access).await?;
         adder.write(b"add").await?;
         assert_eq!(adder.read().await?, answer);
-        assert_eq!(memory.words()[0].load(Ordering::Acquire), sum);
+        assert_eq!(last.load(Ordering::Acquire), sum);
         adder.unmap().await?;
         adder.write(b"add").await?;
         adder.read().await?;
-        assert_eq!(memory.words()[0].load(Ordering::Acquire), sum, "it is revoked");
+        assert_eq!(last.load(Ordering::Acquire), sum, "it is revoked");
     }
     println!("channels: shared memory is right");
 
@@ -142,19 +146,24 @@ async fn use_all(cell: &str) -> Result<(), ChannelError> {
     Ok(())
 }
 
-async fn measure(cell: &str) -> Result<(), ChannelError> {
+/// Exchanges packets and uses shared memory, until the service ends.
+async fn hold(cell: &str) -> Result<(), ChannelError> {
     let channel = open(&format!("{cell}/echo")).await?;
-    let mut packet = Vec::new();
-    for _ in 0..200 {
-        channel.write(&[1; 64]).await?;
-        channel.read_into(&mut packet).await?;
+    let adder = open(&format!("{cell}/memory")).await?;
+    let memory = SharedMemory::new(3)?;
+    adder.map(&memory, LinkAccess::ReadWrite).await?;
+    let last = memory.words().last().ok_or(ChannelError::NoMemory)?;
+    for round in 0_u64.. {
+        channel.write(&round.to_le_bytes()).await?;
+        assert_eq!(channel.read().await?, round.to_le_bytes());
+        adder.write(b"add").await?;
+        assert_eq!(adder.read().await?, b"add");
+        assert_eq!(last.load(Ordering::Acquire), round + 1);
+        if round % 10 == 0 {
+            println!("channels: {round} rounds");
+        }
+        sleep(Duration::from_millis(10)).await;
     }
-    let began = cycles();
-    for _ in 0..ROUNDS {
-        channel.write(&[1; 64]).await?;
-        channel.read_into(&mut packet).await?;
-    }
-    println!("channels: {} cycles a round trip of 64 bytes", (cycles() - began) / ROUNDS);
     Ok(())
 }
 
