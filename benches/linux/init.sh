@@ -66,6 +66,11 @@ while read -r question amount other; do
             ;;
         tenant) (echo 0 >"/sys/fs/cgroup/$amount/cgroup.procs"; exec $other) & ;;
         costs) /bin/costs $amount ;;
+        # Directions, sizes and numbers of messages.
+        loop)
+            for round in "$amount" $other; do linux-netpipe connect 5002 "$round"; done
+            echo 'guest: loop done'
+            ;;
         touch) echo never >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
         touch-large) echo always >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
     esac

@@ -40,6 +40,8 @@ pub enum Group {
     Link,
     /// Unmodified servers of Linux: memcached, redis, nginx
     LinuxServers,
+    /// TCP between two cells of one machine
+    Loop,
     /// Costs of Ebb calls, events and interrupts
     Library,
     /// The protocol stack beside another one and the kernel's, natively
@@ -48,7 +50,7 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Boot,
         Self::Cell,
         Self::Elastic,
@@ -65,6 +67,7 @@ impl Group {
         Self::Linux,
         Self::Link,
         Self::LinuxServers,
+        Self::Loop,
         Self::Library,
         Self::Stack,
     ];
@@ -88,6 +91,7 @@ impl Group {
             Self::Linux => "linux",
             Self::Link => "link",
             Self::LinuxServers => "linux-servers",
+            Self::Loop => "loop",
             Self::Library => "library",
             Self::Stack => "stack",
         }
@@ -104,7 +108,8 @@ impl Group {
             | Self::Connections
             | Self::Pager
             | Self::Linux
-            | Self::Link => Some(GuestProgram::Ours),
+            | Self::Link
+            | Self::Loop => Some(GuestProgram::Ours),
             Self::Product | Self::Elastic | Self::Memory | Self::Library | Self::Stack => None,
         }
     }

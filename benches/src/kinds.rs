@@ -463,6 +463,14 @@ kinds! {
     Pager: "page-2m-cleared-instructions", "instructions", Touch, [Asked Aim::Ratio(0.2)],
         "2 MiB pages, per 4 KiB; Linux: transparent huge pages: used memory, cleared while the cell was idle";
     Pager: "page-2m-cleared-time", "ns", Touch, [], "time per 4 KiB page";
+    Loop: "loop-stream", "instructions", Messages, [Asked Aim::Ratio(0.25)],
+        "a byte of a stream between two cells over a link, both sides; Linux: loopback";
+    Loop: "loop-round", "instructions", Messages, [Asked Aim::Ratio(0.33)],
+        "round trip of 64 bytes between two cells over a link, both sides; Linux: loopback";
+    Loop: "loop-off-stream", "instructions", Messages, [],
+        "a byte of a stream between two cells over their devices, both sides; Linux: loopback";
+    Loop: "loop-off-round", "instructions", Messages, [],
+        "round trip of 64 bytes between two cells over their devices, both sides; Linux: loopback";
     Library: "ebb-inlined", "cycles", Inlined, [Asked Aim::Ratio(1.1)],
         "call of an Ebb's method through its reference, in a process, in cycles of the cycle counter";
     Library: "ebb-afresh", "cycles", Inlined, [],

@@ -193,6 +193,7 @@ impl Group {
                 "benches/linux",
                 "benches/src/groups/linux_servers.rs"
             ),
+            Self::Loop => and_images!("supervisor", "link", "apps/netpipe", "benches/src/groups/loops.rs"),
             Self::Library => &["cell", "machine", "tests/images/costs", "benches/src/groups/library.rs"],
             Self::Stack => &["net/stack", "cell/iobuf", "benches/src/groups/stack.rs"],
         }

@@ -72,7 +72,8 @@ fn peers(record: &Record) -> &'static str {
         | Group::Pager
         | Group::Linux
         | Group::Link
-        | Group::LinuxServers => "Linux",
+        | Group::LinuxServers
+        | Group::Loop => "Linux",
     }
 }
 

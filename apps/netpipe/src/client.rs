@@ -13,6 +13,8 @@ use isola_net::TcpStream;
 pub struct Settings {
     /// The direction of messages.
     pub direction: Direction,
+    /// The minimum size of a message, in bytes.
+    pub least: usize,
     /// The maximum size of a message, in bytes.
     pub most: usize,
     /// The approximate duration of a round.
@@ -27,6 +29,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             direction: Direction::Both,
+            least: 1,
             most: 8 << 20,
             round: Duration::from_millis(200),
             rounds: 3,
@@ -93,7 +96,7 @@ pub async fn measure_all(
     // A warm-up round for both sides and for the stack's estimates.
     let first = Round { direction: settings.direction, size: 1, count: settings.least_count.max(1) };
     let mut last_ns = measure(&mut endpoint, first).await?;
-    for size in sizes(settings.most) {
+    for size in sizes(settings.most).into_iter().filter(|size| *size >= settings.least) {
         let round_ns = settings.round.as_nanos() as u64;
         let directions = if settings.direction == Direction::Both { 2 } else { 1 };
         let count = (round_ns / (directions * last_ns).max(1)).min(u64::from(MAX_COUNT)) as u32;

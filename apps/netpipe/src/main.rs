@@ -16,7 +16,7 @@ use isola_netpipe::{Measurement, Server, Settings, measure_all};
 isola::app!(main);
 
 const USAGE: &str = "usage: netpipe [-p PORT]
-       netpipe connect HOST:PORT [-u MAX_BYTES] [-s to|from] [-o json]";
+       netpipe connect HOST:PORT [-l MIN_BYTES] [-u MAX_BYTES] [-s to|from] [-o json]";
 
 const DEFAULT_PORT: u16 = 5002;
 
@@ -63,6 +63,7 @@ impl Output {
         for pair in options.chunks(2) {
             match pair {
                 ["-u", most] => output.settings.most = most.parse().ok().filter(|most| *most > 0)?,
+                ["-l", least] => output.settings.least = least.parse().ok()?,
                 ["-s", "to"] => output.settings.direction = Direction::ToServer,
                 ["-s", "from"] => output.settings.direction = Direction::ToClient,
                 ["-o", "json"] => output.line = |measurement| measurement.json().to_string(),

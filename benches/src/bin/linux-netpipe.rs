@@ -1,6 +1,7 @@
 //! The answering end of NetPIPE (`apps/netpipe`) in the Linux guest: one thread for each connection, blocking I/O, a
 //! buffer for a whole message. `linux-netpipe PORT [sendfile]`; with `sendfile` it sends from a file in memory, without
-//! a copy.
+//! a copy. `linux-netpipe connect PORT DIRECTION:SIZE:COUNT` is the client of another process of the guest: it prints the
+//! time of a message in one direction (`to`) or of a round trip (`both`), in ns.
 
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use std::fs::File;
@@ -9,6 +10,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 /// The longest message, in bytes.
 const MAX_SIZE: usize = 8 << 20;
@@ -27,10 +29,11 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
+        ["connect", port, round] => measure(port, round),
         [port] => serve(port, || Ok(SendMethod::Write)),
         [port, "sendfile"] => serve(port, || Ok(SendMethod::Sendfile(Arc::new(file()?)))),
         _ => {
-            eprintln!("usage: linux-netpipe PORT [sendfile]");
+            eprintln!("usage: linux-netpipe PORT [sendfile] | connect PORT to|both:SIZE:COUNT");
             return ExitCode::from(2);
         }
     };
@@ -59,6 +62,39 @@ fn serve(port: &str, sending: impl FnOnce() -> io::Result<SendMethod>) -> io::Re
         // A disconnect or a malformed header ends this connection only.
         thread::spawn(move || answer(stream, &sending));
     }
+    Ok(())
+}
+
+/// Measures a round twice, and prints the result of the second time.
+fn measure(port: &str, round: &str) -> io::Result<()> {
+    let invalid = || io::Error::from(ErrorKind::InvalidInput);
+    let port = port.parse().map_err(|_| invalid())?;
+    let words: Vec<&str> = round.split(':').collect();
+    let &[name, size, count] = words.as_slice() else { return Err(invalid()) };
+    let [size, count] = [size, count].map(|word| word.parse::<u32>().map_err(|_| invalid()));
+    let (size, count) = (size?, count?);
+    let direction = u8::from(name == "to");
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_nodelay(true)?;
+    let mut message = vec![b'n'; size as usize];
+    let mut header = vec![direction];
+    header.extend([size, count].map(u32::to_be_bytes).as_flattened());
+    let mut took_ns = 0;
+    for _ in 0..2 {
+        let began = Instant::now();
+        stream.write_all(&header)?;
+        for _ in 0..count {
+            stream.write_all(&message)?;
+            if direction == 0 {
+                stream.read_exact(&mut message)?;
+            }
+        }
+        if direction == 1 {
+            stream.read_exact(&mut [0])?;
+        }
+        took_ns = began.elapsed().as_nanos();
+    }
+    println!("loop {name} {}", took_ns / u128::from(count.max(1)));
     Ok(())
 }
 

@@ -12,6 +12,7 @@ mod library;
 mod link;
 mod linux;
 mod linux_servers;
+mod loops;
 mod memory;
 mod netpipe;
 mod pager;
@@ -51,6 +52,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
         Group::Linux => linux::load(),
         Group::Link => link::load(),
         Group::LinuxServers => linux_servers::load(session),
+        Group::Loop => loops::load(),
         Group::Library => return library::run(session, command),
         Group::Elastic => elastic::load(),
         Group::Colocation => colocation::load(session),
@@ -83,6 +85,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Linux => linux::run(session, system, &mut record)?,
                 Group::Link => link::run(session, system, &mut record)?,
                 Group::LinuxServers => linux_servers::run(session, system, &mut record)?,
+                Group::Loop => loops::run(session, system, &mut record)?,
             }
         }
     }
