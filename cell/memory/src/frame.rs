@@ -54,9 +54,15 @@ impl Frame {
 
     /// Allocates a copy of the frame, as [`Self::try_zeroed`].
     pub fn try_duplicate(&self) -> Option<Self> {
-        let copy = Self::try_zeroed()?;
-        copy.copy_from(0, self, 0, FRAME_SIZE);
-        Some(copy)
+        let layout = core::alloc::Layout::new::<FrameBytes>();
+        // SAFETY: the layout has a size.
+        let bytes = NonNull::new(unsafe { alloc::alloc::alloc(layout) })?;
+        // SAFETY: two pages, each of this length; the new one has no other user, and is filled with this. A program may write
+        // to the other one meanwhile: the copy then has some of its bytes from before and others from after.
+        unsafe { core::ptr::copy_nonoverlapping(self.bytes(), bytes.as_ptr(), FRAME_SIZE) };
+        // SAFETY: allocated with the type's layout by the allocator of boxes, and all bytes were written.
+        let bytes = unsafe { Box::from_raw(bytes.cast::<FrameBytes>().as_ptr()) };
+        Some(Self(Arc::new(OwnedPage { bytes, owners: AtomicU32::new(0), pins: AtomicU32::new(0) })))
     }
 
     /// Allocates a copy of the frame.

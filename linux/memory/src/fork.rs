@@ -3,7 +3,7 @@
 use crate::mappings::Mappings;
 use crate::pages::Pages;
 use crate::process_memory::State;
-use crate::{Errno, Mapping, ProcessMemory};
+use crate::{Errno, Mapping, PageSource, ProcessMemory};
 use alloc::sync::Arc;
 use isola_user_mode::{AddressSpace, PageRights};
 
@@ -30,12 +30,17 @@ impl ProcessMemory {
 
     /// Announces the process to the objects of all its mappings.
     fn attach_all(&self) {
-        let sources: alloc::vec::Vec<_> = {
-            let state = self.state.lock();
-            state.mappings.iter().filter_map(|mapping| mapping.object.clone()).collect()
-        };
-        for object in sources {
-            object.source.attach(self.mapper());
+        let mut sources = alloc::vec::Vec::<Arc<dyn PageSource>>::new();
+        let state = self.state.lock();
+        for object in state.mappings.iter().filter_map(|mapping| mapping.object.as_ref()) {
+            // The segments of a program follow each other.
+            if sources.last().is_none_or(|last| !Arc::ptr_eq(last, &object.source)) {
+                sources.push(Arc::clone(&object.source));
+            }
+        }
+        drop(state);
+        for source in sources {
+            source.attach(self.mapper());
         }
     }
 }
@@ -57,10 +62,13 @@ impl State {
             peak_resident: 0,
         };
         let State { mappings, pages, .. } = self;
-        for mapping in mappings.iter().filter(|mapping| !mapping.attributes.dont_fork) {
-            let mut copy = mapping.clone();
-            copy.attributes.locked = false;
-            child.insert(copy);
+        child.mappings.reserve(mappings.len());
+        for mapping in mappings.shared().iter().filter(|mapping| !mapping.attributes.dont_fork) {
+            let mut copy = Arc::clone(mapping);
+            if copy.attributes.locked {
+                Arc::make_mut(&mut copy).attributes.locked = false;
+            }
+            child.mappings.push(copy);
             if !mapping.is_shared
                 && mapping.was_writable
                 && !mapping.attributes.wipe_on_fork
@@ -69,6 +77,7 @@ impl State {
                 return (child, Err(errno));
             }
         }
+        child.peak_pages = child.mappings.pages();
         (child, Ok(()))
     }
 }

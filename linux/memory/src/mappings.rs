@@ -1,7 +1,6 @@
 //! All mappings of a process.
 
 use crate::{Errno, Mapping};
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -9,11 +8,14 @@ use alloc::vec::Vec;
 pub const MAX_MAPPINGS: usize = 65_530;
 
 /// All mappings of a process, in order. Neighbours with the same attributes are one mapping.
+///
+/// They are in an array: most processes have some tens of mappings, and a search in an array is short. A change of one among
+/// [`MAX_MAPPINGS`] moves half a mebibyte.
 #[derive(Default)]
 pub(crate) struct Mappings {
-    by_start: BTreeMap<u64, Arc<Mapping>>,
-    /// The mapping that [`Self::find_again`] found last, if it has not changed since.
-    recent: Option<Arc<Mapping>>,
+    sorted: Vec<Arc<Mapping>>,
+    /// The index of the mapping that [`Self::find_again`] found last.
+    recent: usize,
     pages: u64,
     data_pages: u64,
     locked_pages: u64,
@@ -21,7 +23,7 @@ pub(crate) struct Mappings {
 
 impl Mappings {
     pub fn len(&self) -> usize {
-        self.by_start.len()
+        self.sorted.len()
     }
 
     /// Returns the number of pages of all mappings.
@@ -40,50 +42,73 @@ impl Mappings {
     }
 
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Mapping> {
-        self.by_start.values().map(|mapping| &**mapping)
+        self.sorted.iter().map(|mapping| &**mapping)
+    }
+
+    /// Returns the mappings as they can be shared with a child.
+    pub fn shared(&self) -> &[Arc<Mapping>] {
+        &self.sorted
+    }
+
+    /// Reserves memory for so many mappings more.
+    pub fn reserve(&mut self, count: usize) {
+        self.sorted.reserve(count);
+    }
+
+    /// Returns the index of the first mapping that begins at `address` or above.
+    #[inline]
+    fn index_from(&self, address: u64) -> usize {
+        self.sorted.partition_point(|mapping| mapping.start < address)
+    }
+
+    /// Returns the index of the first mapping that ends above `address`.
+    #[inline]
+    fn index_above(&self, address: u64) -> usize {
+        self.sorted.partition_point(|mapping| mapping.end <= address)
+    }
+
+    fn get(&self, index: usize) -> Option<&Mapping> {
+        self.sorted.get(index).map(|mapping| &**mapping)
     }
 
     /// Returns the mapping that contains `address`.
     pub fn find(&self, address: u64) -> Option<&Mapping> {
-        self.by_start
-            .range(..=address)
-            .next_back()
-            .map(|(_, mapping)| &**mapping)
-            .filter(|mapping| address < mapping.end)
+        self.get(self.index_above(address)).filter(|mapping| mapping.start <= address)
     }
 
     /// Returns the mapping that contains `address`, and remembers it: most page faults are near the previous one.
     pub fn find_again(&mut self, address: u64) -> Option<Arc<Mapping>> {
-        if let Some(recent) = &self.recent
+        if let Some(recent) = self.sorted.get(self.recent)
             && (recent.start..recent.end).contains(&address)
         {
             return Some(Arc::clone(recent));
         }
-        let (_, found) =
-            self.by_start.range(..=address).next_back().filter(|(_, found)| address < found.end)?;
-        self.recent = Some(Arc::clone(found));
+        let index = self.index_above(address);
+        let found = self.sorted.get(index).filter(|found| found.start <= address)?;
+        self.recent = index;
         Some(Arc::clone(found))
     }
 
     /// Returns the last mapping that begins below `address`.
     pub fn before(&self, address: u64) -> Option<&Mapping> {
-        self.by_start.range(..address).next_back().map(|(_, mapping)| &**mapping)
+        self.get(self.index_from(address).checked_sub(1)?)
     }
 
     /// Returns the first mapping that begins at `address` or above.
     pub fn after(&self, address: u64) -> Option<&Mapping> {
-        self.by_start.range(address..).next().map(|(_, mapping)| &**mapping)
+        self.get(self.index_from(address))
     }
 
     /// Returns the mappings with addresses from `start` on, below `end`, in order.
     pub fn overlapping(&self, start: u64, end: u64) -> impl DoubleEndedIterator<Item = &Mapping> {
-        let first = self.find(start).map_or(start, |mapping| mapping.start);
-        self.by_start.range(first..end.max(first)).map(|(_, mapping)| &**mapping)
+        let first = self.index_above(start);
+        let count = self.sorted[first..].partition_point(|mapping| mapping.start < end);
+        self.sorted[first..first + count].iter().map(|mapping| &**mapping)
     }
 
     /// Returns whether no address from `start` on, below `end`, is mapped.
     pub fn is_free(&self, start: u64, end: u64) -> bool {
-        self.overlapping(start, end).next().is_none()
+        self.get(self.index_above(start)).is_none_or(|mapping| mapping.start >= end)
     }
 
     /// Returns whether all addresses from `start` on, below `end`, are mapped.
@@ -103,6 +128,10 @@ impl Mappings {
     /// # Errors
     /// [`Errno::ENOMEM`].
     pub fn check_split(&self, start: u64, end: u64) -> Result<(), Errno> {
+        // Each border splits one mapping at most.
+        if self.len() + 2 <= MAX_MAPPINGS {
+            return Ok(());
+        }
         let splits = [start, end].iter().filter(|address| self.is_within(**address)).count();
         if self.len() + splits > MAX_MAPPINGS { Err(Errno::ENOMEM) } else { Ok(()) }
     }
@@ -114,35 +143,50 @@ impl Mappings {
 
     /// Removes all mappings from `start` on, below `end`. Mappings that lie partly within are split.
     pub fn take(&mut self, start: u64, end: u64) -> Vec<Mapping> {
+        self.take_shared(start, end).into_iter().map(Arc::unwrap_or_clone).collect()
+    }
+
+    /// Does the same, and returns the mappings as other processes may have them, too.
+    pub fn take_shared(&mut self, start: u64, end: u64) -> Vec<Arc<Mapping>> {
         if start >= end {
             return Vec::new();
         }
         self.split(start);
         self.split(end);
-        let starts: Vec<u64> = self.by_start.range(start..end).map(|(start, _)| *start).collect();
-        starts.into_iter().filter_map(|start| self.remove(start)).collect()
+        let first = self.index_from(start);
+        let count = self.sorted[first..].partition_point(|mapping| mapping.start < end);
+        let taken: Vec<_> = self.sorted.drain(first..first + count).collect();
+        taken.iter().for_each(|mapping| self.count(mapping, u64::wrapping_sub));
+        taken
     }
 
     /// Adds a mapping at addresses that are free, and merges it with its neighbours.
     pub fn insert(&mut self, mut mapping: Mapping) {
         debug_assert!(mapping.start < mapping.end && self.is_free(mapping.start, mapping.end));
-        let before = self
-            .before(mapping.start)
-            .filter(|before| before.continues_with(&mapping))
-            .map(|before| before.start);
-        if let Some(mut merged) = before.and_then(|start| self.remove(start)) {
+        let mut index = self.index_from(mapping.start);
+        if let Some(before) = index.checked_sub(1)
+            && self.sorted[before].continues_with(&mapping)
+        {
+            let mut merged = self.remove(before);
             merged.end = mapping.end;
             merged.was_writable |= mapping.was_writable;
             mapping = merged;
+            index = before;
         }
-        let after =
-            self.after(mapping.end).filter(|after| mapping.continues_with(after)).map(|after| after.start);
-        if let Some(after) = after.and_then(|start| self.remove(start)) {
+        if self.get(index).is_some_and(|after| mapping.continues_with(after)) {
+            let after = self.remove(index);
             mapping.end = after.end;
             mapping.was_writable |= after.was_writable;
         }
         self.count(&mapping, u64::wrapping_add);
-        self.by_start.insert(mapping.start, Arc::new(mapping));
+        self.sorted.insert(index, Arc::new(mapping));
+    }
+
+    /// Adds a mapping behind all others, as it is in another process.
+    pub fn push(&mut self, mapping: Arc<Mapping>) {
+        debug_assert!(self.sorted.last().is_none_or(|last| last.end <= mapping.start));
+        self.count(&mapping, u64::wrapping_add);
+        self.sorted.push(mapping);
     }
 
     /// Changes all mappings from `start` on, below `end`. Mappings that lie partly within are split; mappings that are then
@@ -153,29 +197,25 @@ impl Mappings {
             self.insert(mapping);
         }
         // The last of them is followed by a part that was split off, or by another mapping.
-        if let Some(after) = self.by_start.get(&end).map(|mapping| mapping.start)
-            && let Some(mapping) = self.remove(after)
-        {
+        let after = self.index_from(end);
+        if self.get(after).is_some_and(|mapping| mapping.start == end) {
+            let mapping = self.remove(after);
             self.insert(mapping);
         }
     }
 
     fn split(&mut self, address: u64) {
-        if !self.is_within(address) {
-            return;
-        }
-        self.recent = None;
-        if let Some((_, mapping)) = self.by_start.range_mut(..address).next_back() {
+        let index = self.index_above(address);
+        if let Some(mapping) = self.sorted.get_mut(index).filter(|mapping| mapping.start < address) {
             let upper = Arc::make_mut(mapping).split_off(address);
-            self.by_start.insert(address, Arc::new(upper));
+            self.sorted.insert(index + 1, Arc::new(upper));
         }
     }
 
-    fn remove(&mut self, start: u64) -> Option<Mapping> {
-        self.recent = None;
-        let mapping = Arc::unwrap_or_clone(self.by_start.remove(&start)?);
+    fn remove(&mut self, index: usize) -> Mapping {
+        let mapping = Arc::unwrap_or_clone(self.sorted.remove(index));
         self.count(&mapping, u64::wrapping_sub);
-        Some(mapping)
+        mapping
     }
 
     fn count(&mut self, mapping: &Mapping, add: fn(u64, u64) -> u64) {

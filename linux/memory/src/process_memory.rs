@@ -157,7 +157,7 @@ impl State {
 
     /// Removes the mappings of a range and their pages. The caller flushes.
     pub fn unmap(&mut self, start: u64, end: u64) {
-        for mapping in self.mappings.take(start, end) {
+        for mapping in self.mappings.take_shared(start, end) {
             self.remove_pages(&mapping, mapping.start, mapping.end);
         }
     }

@@ -44,7 +44,13 @@ impl UserBuffer {
     /// # Panics
     /// As [`Self::new`].
     pub fn of_part(part: FramePart) -> Self {
-        Self::of_parts(SmallVec::from_iter([part]))
+        assert!(
+            part.offset.checked_add(part.len).is_some_and(|end| end <= FRAME_SIZE),
+            "a part is not within its frame"
+        );
+        let mut buffer = Self::default();
+        buffer.push(part);
+        buffer
     }
 
     fn of_parts(parts: SmallVec<[FramePart; 2]>) -> Self {

@@ -114,8 +114,8 @@ impl Futexes {
     pub fn enlist(
         &self,
         key: FutexKey,
-        spare: Option<FutexWaiter>,
-        waker: Waker,
+        bits: u32,
+        (spare, waker): (Option<FutexWaiter>, Waker),
         is_expected: impl FnOnce() -> bool,
     ) -> Result<FutexWaiter, Errno> {
         let index = bucket_of(key);
@@ -133,8 +133,7 @@ impl Futexes {
             }
             None => Arc::new(WaitState(Mutex::new(waiting))),
         };
-        let kind = WaiterKind::WakeUp;
-        bucket.waiters.push(Waiter { key, bits: u32::MAX, state: state.clone(), kind });
+        bucket.waiters.push(Waiter { key, bits, state: state.clone(), kind: WaiterKind::WakeUp });
         Ok(FutexWaiter(state))
     }
 

@@ -2,8 +2,9 @@
 //! cell's own topmost table.
 //!
 //! Beside each table is a second page, which only software reads: for a table above the lowest level the addresses of
-//! the next tables, each with the number of its entries in the lowest bits; for a table of the lowest level the *owner*
-//! of each page, an opaque pointer that the caller gives with the page and gets back when the page is unmapped.
+//! the next tables, each with the number of its entries in the lowest bits and a map of the groups that may have entries in
+//! the highest; for a table of the lowest level the *owner* of each page, an opaque pointer that the caller gives with the
+//! page and gets back when the page is unmapped. So a walk looks at few entries of a table with few pages.
 //!
 //! The tables are ordinary memory of the cell. Only code of this file writes them; the processor sets the bits
 //! "accessed" and "dirty" at any time, so entries change by atomic instructions.
@@ -31,6 +32,13 @@ const TOP: u32 = 3;
 
 /// The bits of a link to a table that count the table's entries.
 const COUNT: usize = 0x3ff;
+
+/// The lowest of the bits of a link that say which groups of the table may have entries. The bits of the address that are
+/// there are equal to the one below, in the canonical addresses of both halves.
+const GROUPS_SHIFT: u32 = 48;
+
+/// The entries of such a group.
+const GROUP: usize = ENTRIES / (usize::BITS - GROUPS_SHIFT) as usize;
 
 /// The end of the lower half less one page: programs have no higher addresses.
 pub const USER_END: u64 = (1 << 47) - 4096;
@@ -155,6 +163,8 @@ impl Drop for OwnedTable {
 pub(super) struct Tables {
     root: OwnedTable,
     root_phys: PhysAddr,
+    /// As a link to the root: the number of its entries, and their groups.
+    top: AtomicUsize,
     /// The table of the lowest level that was used last: neighbouring pages are mapped after each other.
     recent: Cell<Recent>,
 }
@@ -189,7 +199,7 @@ impl Tables {
         for number in LOWER_HALF..ENTRIES {
             root.get().entries[number].store(upper(number), Ordering::Relaxed);
         }
-        Ok(Self { root, root_phys, recent: Cell::new(Recent::NONE) })
+        Ok(Self { root, root_phys, top: AtomicUsize::new(0), recent: Cell::new(Recent::NONE) })
     }
 
     /// Returns the value of CR3.
@@ -215,7 +225,7 @@ impl Tables {
             return Err(TableError::Occupied);
         }
         slot.link.store(owner.as_ptr().expose_provenance(), Ordering::Relaxed);
-        slot.table.fetch_add(1, Ordering::Relaxed);
+        count_entry(slot.table, index(address, 0));
         slot.entry.store(phys.0 | bits(is_writable, is_executable), Ordering::Release);
         Ok(())
     }
@@ -252,7 +262,6 @@ impl Tables {
     ) -> RemovedTables {
         let mut tables = RemovedTables::default();
         self.recent.set(Recent::NONE);
-        let top = AtomicUsize::new(0);
         let visit = &mut |address, slot: &Slot<'_>| {
             let entry = slot.entry.swap(0, Ordering::AcqRel);
             if let Some(owner) = owner_of(slot.link) {
@@ -261,7 +270,7 @@ impl Tables {
                 removed(address, owner, state(entry));
             }
         };
-        walk(self.root.get(), &top, TOP, (start, end.min(USER_END)), Some(&mut tables), visit);
+        walk(self.root.get(), &self.top, TOP, (start, end.min(USER_END)), Some(&mut tables), visit);
         tables
     }
 
@@ -272,7 +281,6 @@ impl Tables {
         end: u64,
         see: &mut dyn FnMut(u64, NonNull<()>, PageState) -> Option<(bool, bool)>,
     ) {
-        let top = AtomicUsize::new(0);
         let visit = &mut |address, slot: &Slot<'_>| {
             let mut entry = slot.entry.load(Ordering::Acquire);
             let Some(owner) = owner_of(slot.link) else { return };
@@ -286,7 +294,7 @@ impl Tables {
                 }
             }
         };
-        walk(self.root.get(), &top, TOP, (start, end.min(USER_END)), None, visit);
+        walk(self.root.get(), &self.top, TOP, (start, end.min(USER_END)), None, visit);
     }
 
     /// Returns the slot of a page, if its table exists.
@@ -339,17 +347,16 @@ impl Tables {
         if let Some(slot) = self.recent_slot(address) {
             return Ok(slot);
         }
-        let top = &AtomicUsize::new(0);
-        let (mut table, mut above): (&Table, &AtomicUsize) = (self.root.get(), top);
+        let (mut table, mut above) = (self.root.get(), &self.top);
         for level in (1..=TOP).rev() {
             let number = index(address, level);
             let link = &table.links[number];
             if link.load(Ordering::Relaxed) == 0 {
                 let new = OwnedTable::new().ok_or(TableError::OutOfMemory)?;
                 let phys = phys_of(new.0.cast()).ok_or(TableError::NotOwned)?;
-                link.store(new.0.as_ptr().expose_provenance(), Ordering::Relaxed);
+                link.store(new.0.as_ptr().expose_provenance() & ((1 << GROUPS_SHIFT) - 1), Ordering::Relaxed);
                 core::mem::forget(new);
-                above.fetch_add(1, Ordering::Relaxed);
+                count_entry(above, number);
                 // The entry of the page alone decides its rights.
                 let entry = phys.0 | PRESENT | WRITABLE | USER | ACCESSED;
                 table.entries[number].store(entry, Ordering::Release);
@@ -357,8 +364,6 @@ impl Tables {
             table = table_of(link).ok_or(TableError::OutOfMemory)?;
             above = link;
         }
-        // SAFETY: `above` was set in the loop to a link of a table, which lives as long as `self`.
-        let above = unsafe { &*core::ptr::from_ref(above) };
         Ok(self.leaf_slot(address, table, above))
     }
 }
@@ -386,21 +391,26 @@ fn walk(
     let step = leaf_bytes(level);
     let mut address = start;
     while address < end {
-        if is_empty_group(table, index(address, level)) {
-            address = (address / (GROUP as u64 * step) + 1) * (GROUP as u64 * step);
+        let number = index(address, level);
+        let skipped = match has_group(link, number) {
+            false => GROUP,
+            true if is_empty_octet(table, number) => OCTET,
+            true => 0,
+        };
+        if skipped > 0 {
+            let len = skipped as u64 * step;
+            address = (address / len + 1) * len;
             continue;
         }
         let next = (address / step + 1) * step;
         let (first, stop) = (address, next.min(end));
         address = next;
-        let number = index(first, level);
         let (entry, below) = (&table.entries[number], &table.links[number]);
         let Some(next_table) = table_of(below) else { continue };
         walk(next_table, below, level - 1, (first, stop), removed.as_deref_mut(), visit);
         if let Some(removed) = removed.as_deref_mut()
             && below.load(Ordering::Relaxed) & COUNT == 0
-            && let Some(empty) =
-                NonNull::new(core::ptr::with_exposed_provenance_mut(below.load(Ordering::Relaxed)))
+            && let Some(empty) = NonNull::new(core::ptr::with_exposed_provenance_mut(address_of(below)))
         {
             entry.store(0, Ordering::Release);
             below.store(0, Ordering::Relaxed);
@@ -424,11 +434,15 @@ fn visit_leaves(
     let base = start & !(leaf_bytes(1) - 1);
     let mut number = first;
     while number < stop {
-        if is_empty_group(table, number) {
-            number += GROUP;
+        if !has_group(link, number) {
+            number = (number / GROUP + 1) * GROUP;
             continue;
         }
-        let group_end = (number - number % GROUP + GROUP).min(stop);
+        if is_empty_octet(table, number) {
+            number += OCTET;
+            continue;
+        }
+        let group_end = (number - number % OCTET + OCTET).min(stop);
         for number in number..group_end {
             let (entry, below) = (&table.entries[number % ENTRIES], &table.links[number % ENTRIES]);
             if below.load(Ordering::Relaxed) != 0 {
@@ -439,19 +453,42 @@ fn visit_leaves(
     }
 }
 
-/// Links that are looked at together: most of a table's are empty.
-const GROUP: usize = 8;
+/// Links that are looked at together, within a group that may have entries.
+const OCTET: usize = 8;
 
-/// Returns whether the link is the first of a group, and all of the group are empty.
+/// Returns whether the link is the first of eight, and all of them are empty.
 #[inline]
-fn is_empty_group(table: &Table, first: usize) -> bool {
-    first.is_multiple_of(GROUP)
-        && table.links[first % ENTRIES..][..GROUP].iter().all(|link| link.load(Ordering::Relaxed) == 0)
+fn is_empty_octet(table: &Table, first: usize) -> bool {
+    first.is_multiple_of(OCTET)
+        && table.links[first % ENTRIES..][..OCTET]
+            .iter()
+            .fold(0, |links, link| links | link.load(Ordering::Relaxed))
+            == 0
+}
+
+/// Counts an entry more of the table of a link. The caller has a lock.
+#[inline]
+fn count_entry(link: &AtomicUsize, number: usize) {
+    let counted = link.load(Ordering::Relaxed) + 1;
+    link.store(counted | 1 << (GROUPS_SHIFT as usize + number / GROUP), Ordering::Relaxed);
+}
+
+/// Returns whether the group of an entry may have entries.
+#[inline]
+fn has_group(link: &AtomicUsize, number: usize) -> bool {
+    link.load(Ordering::Relaxed) >> (GROUPS_SHIFT as usize + number / GROUP) & 1 != 0
+}
+
+/// Returns the address of the table of a link; 0 for none.
+#[inline]
+fn address_of(link: &AtomicUsize) -> usize {
+    let unused = usize::BITS - GROUPS_SHIFT;
+    ((link.load(Ordering::Relaxed) & !COUNT) << unused).cast_signed().wrapping_shr(unused).cast_unsigned()
 }
 
 /// Returns the table of a link.
 fn table_of(link: &AtomicUsize) -> Option<&Table> {
-    let address = link.load(Ordering::Relaxed) & !COUNT;
+    let address = address_of(link);
     // SAFETY: the address is 0, or that of a table that `slot_or_new` has allocated, and that stays until it is removed
     // from its link. Callers hold the space's lock meanwhile.
     unsafe { core::ptr::with_exposed_provenance::<Table>(address).as_ref() }

@@ -99,24 +99,27 @@ pub async fn futex(
 /// Serves a call that wakes threads, or waits without a limit of time for a word whose page is mapped. Other calls are not
 /// served.
 pub fn futex_at_once(thread: &mut Thread, words: [u64; 6]) -> AtOnce {
-    let [word, operation, value, timeout, ..] = words;
+    let [word, operation, value, timeout, _, third] = words;
     let (operation, value) = (operation as u32, value as u32);
     let is_private = operation & FUTEX_PRIVATE_FLAG != 0;
     match operation & !FUTEX_PRIVATE_FLAG {
         FUTEX_WAKE => AtOnce::Served(wake(thread, word, value, FUTEX_BITSET_MATCH_ANY, is_private)),
-        FUTEX_WAIT if timeout == 0 => wait_at_once(thread, word, value, is_private),
+        FUTEX_WAIT if timeout == 0 => wait_at_once(thread, word, value, FUTEX_BITSET_MATCH_ANY, is_private),
+        command if command & !FUTEX_CLOCK_REALTIME == FUTEX_WAIT_BITSET && timeout == 0 && third as u32 != 0 => {
+            wait_at_once(thread, word, value, third as u32, is_private)
+        }
         _ => AtOnce::Unserved,
     }
 }
 
-fn wait_at_once(thread: &mut Thread, address: u64, expected: u32, is_private: bool) -> AtOnce {
+fn wait_at_once(thread: &mut Thread, address: u64, expected: u32, bits: u32, is_private: bool) -> AtOnce {
     let key = match thread.memory.futex_key(address, is_private) {
         Ok(key) => key,
         Err(errno) => return AtOnce::Served(Err(errno)),
     };
     let Some(word) = thread.memory.try_futex_word(address, Access::Write) else { return AtOnce::Unserved };
     let (spare, waker) = (thread.spare_waiter.take(), Waker::from(thread.state.clone()));
-    match thread.system.futexes.enlist(key, spare, waker, || word.load() == expected) {
+    match thread.system.futexes.enlist(key, bits, (spare, waker), || word.load() == expected) {
         Ok(waiter) => {
             thread.wait = Some(CallWait::Futex(waiter));
             AtOnce::Waits

@@ -65,6 +65,18 @@ pub enum AtOnce {
     Unserved,
 }
 
+impl AtOnce {
+    fn answer(self, number: u64) -> TrapAnswer {
+        match self {
+            Self::Served(Ok(value)) => TrapAnswer::Resume(value),
+            Self::Served(Err(errno)) => TrapAnswer::Resume(errno.to_result()),
+            // The registers stay those of the call.
+            Self::Waits => TrapAnswer::Stop(number),
+            Self::Unserved => TrapAnswer::Unserved,
+        }
+    }
+}
+
 macro_rules! calls {
     ($($(#[doc = $notes:literal])* $number:ident($($parameter:ident),*) => $path:path $([$kind:ident])?;)*) => {
         /// All calls, in the order of the table.
@@ -468,21 +480,18 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
     const WRITE: u64 = numbers::__NR_write as u64;
     const SIGNAL_MASK: u64 = numbers::__NR_rt_sigprocmask as u64;
     const FUTEX: u64 = numbers::__NR_futex as u64;
-    let of = |result: Option<CallResult>| result.map_or(AtOnce::Unserved, AtOnce::Served);
     // Calls that can wait, where they do not have to, or where the thread can be parked.
     let result = match number {
-        READ => files::read_at_once(thread, words),
-        WRITE => of(files::write_at_once(thread, words)),
-        SIGNAL_MASK => of(signals::rt_sigprocmask_at_once(thread, words)),
-        FUTEX => futex::futex_at_once(thread, words),
-        _ => of(dispatch_at_once(thread, number, words)),
+        READ => return files::read_at_once(thread, words).answer(number),
+        WRITE => files::write_at_once(thread, words),
+        SIGNAL_MASK => signals::rt_sigprocmask_at_once(thread, words),
+        FUTEX => return futex::futex_at_once(thread, words).answer(number),
+        _ => dispatch_at_once(thread, number, words),
     };
     match result {
-        AtOnce::Served(Ok(value)) => TrapAnswer::Resume(value),
-        AtOnce::Served(Err(errno)) => TrapAnswer::Resume(errno.to_result()),
-        // The registers stay those of the call.
-        AtOnce::Waits => TrapAnswer::Stop(number),
-        AtOnce::Unserved => TrapAnswer::Unserved,
+        None => TrapAnswer::Unserved,
+        Some(Ok(value)) => TrapAnswer::Resume(value),
+        Some(Err(errno)) => TrapAnswer::Resume(errno.to_result()),
     }
 }
 

@@ -52,6 +52,9 @@ pub struct TestEnvironment {
     /// The cores that have nothing to do, a bit for each.
     pub halted_cores: AtomicU64,
     pub has_competition: AtomicBool,
+    pub has_policy: AtomicBool,
+    /// The polls of tasks so far.
+    pub polls: AtomicU64,
     sleepers: Mutex<Vec<(u64, Waker)>>,
     pub reports: Mutex<Vec<String>>,
 }
@@ -113,6 +116,10 @@ impl Environment for TestEnvironment {
 
     fn has_competition(&self) -> bool {
         self.has_competition.load(Ordering::Relaxed)
+    }
+
+    fn has_policy(&self) -> bool {
+        self.has_policy.load(Ordering::Relaxed)
     }
 
     fn core_times(&self) -> Vec<CoreTime> {
@@ -446,6 +453,7 @@ impl Cell {
                     return true;
                 }
                 has_progress = true;
+                self.environment.polls.fetch_add(1, Ordering::Relaxed);
                 let waker = Waker::from(woken.clone());
                 let TaskPlacement { core, activity } = *placement;
                 let before = self.cycles();

@@ -1,0 +1,255 @@
+//! Direct switches: a thread that waits hands its core to the thread that it has woken.
+
+mod common;
+
+use common::{CODE, Cell, DATA, Steps};
+use isola_linux_abi::numbers as linux;
+use isola_linux_processes::ExitStatus;
+use isola_linux_processes::signals::Signal;
+use isola_linux_sim::{Program, STEP_SIZE};
+use std::sync::atomic::Ordering;
+
+const EXITED: ExitStatus = ExitStatus::Exited(0);
+const TURN: u64 = DATA + 0x100;
+const FLAG: u64 = DATA + 0x200;
+const PIPES: u64 = DATA + 0x300;
+const BYTE: u64 = DATA + 0x400;
+/// Where the programs of the threads are that a program creates.
+const SECOND: u64 = CODE + 0x20_0000;
+const THIRD: u64 = CODE + 0x40_0000;
+
+trait SwitchSteps {
+    /// Keeps the process on one core.
+    fn stays(self) -> Self;
+    /// Creates a thread that continues at an address.
+    fn creates_thread(self, code: u64) -> Self;
+    /// Stores the number of a turn and wakes the other thread.
+    fn passes(self, turn: u32) -> Self;
+    /// Waits for the end of a turn.
+    fn waits(self, turn: u32) -> Self;
+    /// Ends the thread.
+    fn ends(self) -> Self;
+}
+
+impl SwitchSteps for Program {
+    fn stays(self) -> Self {
+        let program = self.store(DATA + 0x500, &2_u64.to_le_bytes());
+        program.syscall(linux::__NR_sched_setaffinity, &[0, 8, DATA + 0x500]).returns(0)
+    }
+
+    fn creates_thread(self, code: u64) -> Self {
+        let flags = linux::CLONE_VM | linux::CLONE_SIGHAND | linux::CLONE_THREAD;
+        self.syscall(linux::__NR_clone, &[flags.into(), DATA + 0xf000, 0, 0, 0]).if_zero(code, 0)
+    }
+
+    fn passes(self, turn: u32) -> Self {
+        let program = self.store(TURN, &turn.to_le_bytes());
+        program.syscall(linux::__NR_futex, &[TURN, u64::from(linux::FUTEX_WAKE), 1])
+    }
+
+    fn waits(self, turn: u32) -> Self {
+        self.syscall(linux::__NR_futex, &[TURN, u64::from(linux::FUTEX_WAIT), turn.into(), 0])
+    }
+
+    fn ends(self) -> Self {
+        self.syscall(linux::__NR_exit, &[0])
+    }
+}
+
+/// Returns the programs of two threads that pass a word to each other. The first does `more` at the end.
+fn players(rounds: u32, start: Program, more: impl Fn(u32, Program) -> Program) -> (Program, Program) {
+    let (mut first, mut second) = (start, Program::new().waits(0));
+    for round in 0..rounds {
+        first = more(round, first.passes(2 * round + 1).waits(2 * round + 1));
+        second = second.passes(2 * round + 2);
+        if round + 1 < rounds {
+            second = second.waits(2 * round + 2).returns(0);
+        }
+    }
+    (first.expect(TURN, &(2 * rounds).to_le_bytes()).exits(0), second.ends())
+}
+
+fn run(cell: &Cell, first: Program, second: Program) {
+    cell.install("/program", first);
+    cell.user_mode.place(SECOND, second);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+    assert_eq!(cell.system.futexes.waiter_count(), 0);
+}
+
+#[test]
+fn threads_that_take_turns_need_no_events() {
+    let cell = Cell::new();
+    let (first, second) = players(100, Program::new().stays().creates_thread(SECOND), |_, program| program);
+    run(&cell, first, second);
+    let polls = cell.environment.polls.load(Ordering::Relaxed);
+    assert!(polls < 20, "{polls} polls for 200 turns");
+}
+
+#[test]
+fn threads_that_wake_each_other_do_not_starve_a_third() {
+    let cell = Cell::new();
+    // The third thread is ready when the others begin, and has run when they are half done.
+    let start = Program::new().stays().creates_thread(SECOND).creates_thread(THIRD);
+    let (first, second) = players(400, start, |round, program| match round {
+        200 => program.expect(FLAG, b"ran"),
+        _ => program,
+    });
+    cell.user_mode.place(THIRD, Program::new().store(FLAG, b"ran").ends());
+    run(&cell, first, second);
+}
+
+#[test]
+fn an_interrupt_returns_a_thread_to_its_own_task() {
+    let cell = Cell::new();
+    let start = Program::new().stays().creates_thread(SECOND).creates_thread(THIRD);
+    let (first, _) = players(1, start, |_, program| program);
+    // The second thread runs in the task of the first when its slice ends. The third one then has its turn.
+    let second = Program::new().waits(0).interrupt().expect(FLAG, b"ran").passes(2).ends();
+    cell.user_mode.place(THIRD, Program::new().store(FLAG, b"ran").ends());
+    run(&cell, first, second);
+}
+
+/// Returns the programs of a parent and a child that pass a byte through two pipes.
+fn pipe_players(rounds: u32) -> Program {
+    let (there, back) = ((3, 4), (5, 6));
+    let program = Program::new()
+        .stays()
+        .syscall(linux::__NR_pipe, &[PIPES])
+        .returns(0)
+        .syscall(linux::__NR_pipe, &[PIPES + 8])
+        .returns(0)
+        .store(BYTE, b"x")
+        .syscall(linux::__NR_fork, &[])
+        .if_zero(SECOND, 0);
+    let one = |program: Program, call: u32, end: u64| program.syscall(call, &[end, BYTE, 1]).returns(1);
+    (0..rounds)
+        .fold(program, |program, _| {
+            one(one(program, linux::__NR_write, there.1), linux::__NR_read, back.0)
+        })
+        .syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0])
+        .returns(2)
+        .exits(0)
+}
+
+fn pipe_child(rounds: u32) -> Program {
+    let one = |program: Program, call: u32, end: u64| program.syscall(call, &[end, BYTE, 1]).returns(1);
+    (0..rounds)
+        .fold(Program::new(), |program, _| {
+            one(one(program, linux::__NR_read, 3), linux::__NR_write, 6)
+        })
+        .exits(0)
+}
+
+#[test]
+fn processes_with_pipes_switch_and_pay_for_their_own_cycles() {
+    let cell = Cell::new();
+    run(&cell, pipe_players(100), pipe_child(100));
+    let polls = cell.environment.polls.load(Ordering::Relaxed);
+    assert!(polls < 40, "{polls} polls for 200 turns");
+    let all = cell.environment.grid.all();
+    let cycles = |name: &str| {
+        let activity = all.iter().find(|activity| activity.name == name);
+        activity.unwrap_or_else(|| panic!("{name} is no activity: {all:?}")).cycles
+    };
+    // A turn has a few readings of the counter, of ten cycles each; the child has as many turns as its parent.
+    let (parent, child) = (cycles("1 program"), cycles("2 program"));
+    assert!(child > parent / 3 && parent > child / 3, "{parent} and {child} cycles");
+}
+
+#[test]
+fn under_a_policy_other_accounts_wait_for_the_scheduler() {
+    let cell = Cell::new();
+    cell.environment.has_policy.store(true, Ordering::Relaxed);
+    run(&cell, pipe_players(100), pipe_child(100));
+    let polls = cell.environment.polls.load(Ordering::Relaxed);
+    assert!(polls > 200, "{polls} polls for 200 turns");
+    let cell = Cell::new();
+    cell.environment.has_policy.store(true, Ordering::Relaxed);
+    let (first, second) = players(100, Program::new().stays().creates_thread(SECOND), |_, program| program);
+    run(&cell, first, second);
+    let polls = cell.environment.polls.load(Ordering::Relaxed);
+    assert!(polls < 20, "{polls} polls of one account");
+}
+
+/// A program that gets SIGUSR1 while `wait` waits, which returns EINTR, after the handler, or continues.
+fn signalled(wait: impl Fn(Program) -> Program) {
+    let action: Vec<u8> = [THIRD, u64::from(linux::SA_RESTORER), THIRD + 2 * STEP_SIZE, 0]
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    let cell = Cell::new();
+    let usr1 = u64::from(Signal::SIGUSR1.number());
+    let start = Program::new()
+        .stays()
+        .store(DATA, &action)
+        .syscall(linux::__NR_rt_sigaction, &[usr1, DATA, 0, 8])
+        .returns(0)
+        .syscall(linux::__NR_pipe, &[PIPES])
+        .returns(0)
+        .creates_thread(SECOND);
+    let program = wait(start).returns(-4).expect(FLAG, b"handled").exits(0);
+    let handler = Program::new()
+        .store(FLAG, b"handled")
+        .step(|processor| {
+            let mut word = [0; 8];
+            let stack = processor.registers().rsp;
+            processor.load(stack, &mut word)?;
+            processor.registers().rsp += 8;
+            processor.registers().rip = u64::from_le_bytes(word);
+            Ok(())
+        })
+        .syscall(linux::__NR_rt_sigreturn, &[]);
+    cell.user_mode.place(THIRD, handler);
+    let second = Program::new().syscall(linux::__NR_tgkill, &[1, 1, usr1]).returns(0).ends();
+    run(&cell, program, second);
+}
+
+#[test]
+fn a_signal_ends_the_wait_of_a_parked_thread() {
+    signalled(|program| program.waits(0));
+    signalled(|program| program.syscall(linux::__NR_read, &[3, BYTE, 1]));
+}
+
+#[test]
+fn a_read_keeps_its_file_while_it_waits() {
+    let cell = Cell::new();
+    let first = Program::new()
+        .stays()
+        .syscall(linux::__NR_pipe, &[PIPES])
+        .returns(0)
+        .store(BYTE + 1, b"y")
+        .syscall(linux::__NR_clone, &[
+            u64::from(linux::CLONE_VM | linux::CLONE_SIGHAND | linux::CLONE_THREAD | linux::CLONE_FILES),
+            DATA + 0xf000,
+            0,
+            0,
+            0,
+        ])
+        .if_zero(SECOND, 0)
+        .syscall(linux::__NR_read, &[3, BYTE, 1])
+        .returns(1)
+        .expect(BYTE, b"y")
+        .syscall(linux::__NR_read, &[3, BYTE, 1])
+        .returns(-9)
+        .syscall(linux::__NR_read, &[4, BYTE, 1])
+        .returns(-9)
+        .exits(0);
+    let second = Program::new()
+        .syscall(linux::__NR_close, &[3])
+        .returns(0)
+        .syscall(linux::__NR_write, &[4, BYTE + 1, 1])
+        .returns(1)
+        .ends();
+    run(&cell, first, second);
+}
+
+#[test]
+fn a_killed_process_leaves_no_waiting_thread() {
+    let cell = Cell::new();
+    let program = Program::new()
+        .creates_thread(SECOND)
+        .syscall(linux::__NR_sched_yield, &[])
+        .syscall(linux::__NR_sched_yield, &[])
+        .exits(0);
+    run(&cell, program, Program::new().waits(0));
+}
