@@ -75,7 +75,10 @@ pub fn build_for_tests(workspace: &Workspace) -> Result<Vec<Image>, Error> {
     let members = workspace.members();
     let hosted: Vec<&Package> = members.into_iter().filter(|package| is_hosted(package)).collect();
     let packages = hosted.iter().map(|package| format!("--package={}", package.name));
-    build_quickly(workspace, &packages.chain(["--bins".into(), "--features=hosted".into()]).collect::<Vec<_>>())?;
+    build_quickly(
+        workspace,
+        &packages.chain(["--bins".into(), "--features=hosted".into()]).collect::<Vec<_>>(),
+    )?;
     for target in hosted.iter().flat_map(|package| &package.targets).filter(|target| target.is_bin()) {
         link(&built_quickly.join(&target.name), &folder.join("hosted"))?;
     }

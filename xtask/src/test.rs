@@ -3,7 +3,7 @@
 //! 1. The checks of the tree.
 //! 2. Unit, property and documentation tests of every package, on the host.
 //! 3. Models of lock-free structures under loom, in packages that have any.
-//! 4. The library OS's conformance checks under valgrind, if it is installed.
+//! 4. The library OS's conformance checks under valgrind, beside those of 2.
 //! 5. Tests that boot machines in QEMU (package `isola-tests`), with the host tool and the images built before.
 //! 6. Instruction counts of the most important paths, compared with `benches/gate.toml`.
 //!
@@ -23,6 +23,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use isola_need::{LONG, Need, SKIPPED, skipped_tests};
 
+use self::programs::TestProgram;
 use self::tally::Tally;
 use crate::cargo::{cargo, name, succeeds};
 use crate::error::Error;
@@ -33,6 +34,10 @@ use crate::{Verdict, check, gate, images};
 const MACHINE_TESTS: &str = "isola-tests";
 /// The package of the library OS's conformance checks.
 const CONFORMANCE: &str = "isola-conformance";
+/// The source file of those checks on threads.
+const HOSTED_CHECKS: &str = "tests/hosted.rs";
+/// The failure of a stage whose tests cargo could not build.
+const NOT_COMPILED: &str = "the tests do not compile; cargo says why above";
 /// The package of the host tool.
 const HOST_TOOL: &str = "isola-host";
 /// The variable with the folder of images, for the host tool and the tests.
@@ -115,6 +120,8 @@ impl Stage {
 /// State that all stages of a run share.
 struct Run<'a> {
     workspace: &'a Workspace,
+    /// Its stages.
+    stages: Vec<Stage>,
     /// The prerequisites whose tests are skipped.
     skips: std::collections::BTreeSet<Need>,
     /// Whether tests run their long variants.
@@ -135,9 +142,9 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     }
     let missing: Vec<_> = needs.iter().filter_map(|need| need.missing()).collect();
     print!("{}", host::survey(&missing, &skips));
-    let run = Run { workspace, skips, long: args.long };
+    let run = Run { workspace, stages, skips, long: args.long };
     let mut sum = Tally::default();
-    for stage in stages {
+    for &stage in &run.stages {
         let start = Instant::now();
         println!("=== {stage:?}");
         let tally = stage.run(&run).unwrap_or_else(|error| {
@@ -161,67 +168,98 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
 }
 
 fn run_host(run: &Run<'_>) -> Result<Tally, Error> {
-    let arguments = ["test", "--workspace", "--no-fail-fast", "--exclude", MACHINE_TESTS];
-    let mut sum = run.programs(cargo(run.workspace).args(arguments), &[])?;
-    sum.add(run.follow(cargo(run.workspace).args(arguments).arg("--doc"))?);
-    Ok(sum)
+    let mut tally = Tally::default();
+    let built = programs::build(run.workspace, &mut run.whole_tree())?;
+    let Some(mut programs) = built else { return Ok(Tally::broken(NOT_COMPILED.into())) };
+    programs.retain(|program| program.package != MACHINE_TESTS);
+    if run.stages.contains(&Stage::Memcheck) {
+        // First: it runs one thread at a time, beside the other programs.
+        match programs.iter().find(|program| program.is(CONFORMANCE, HOSTED_CHECKS)).cloned() {
+            Some(program) => drop(programs.splice(0..0, under_memcheck(run, program, &mut tally))),
+            None => tally.add(Tally::broken(format!("{CONFORMANCE} has no {HOSTED_CHECKS}"))),
+        }
+    }
+    tally.add(run.programs(programs, &[])?);
+    let examples = ["test", "--workspace", "--no-fail-fast", "--doc"];
+    tally.add(run.follow(cargo(run.workspace).args(examples))?);
+    Ok(tally)
 }
 
 /// Runs the models, which are beside the code that they model. Other tests cannot run under loom, whose types work only
 /// in a model.
 fn run_models(run: &Run<'_>) -> Result<Tally, Error> {
-    let mut sum = Tally::default();
+    let mut command = cargo(run.workspace);
+    command.args(["test", "--release", "--no-fail-fast", "--lib"]);
     for package in run.workspace.members() {
-        if !package.dependencies.iter().any(|dependency| dependency.name == "loom") {
-            continue;
+        if package.dependencies.iter().any(|dependency| dependency.name == "loom") {
+            command.args(["--package", &package.name]);
         }
-        let mut command = cargo(run.workspace);
-        command.args(["test", "--release", "--no-fail-fast", "--lib", "--package", &package.name]);
-        command.env("RUSTFLAGS", "--cfg loom");
-        command.env("CARGO_TARGET_DIR", run.workspace.metadata().target_directory.join("loom"));
-        sum.add(run.follow(&mut command)?);
     }
-    Ok(sum)
+    command.env("RUSTFLAGS", "--cfg loom");
+    command.env("CARGO_TARGET_DIR", run.workspace.metadata().target_directory.join("loom"));
+    match programs::build(run.workspace, &mut command)? {
+        Some(programs) => run.programs(programs, &[]),
+        None => Ok(Tally::broken(NOT_COMPILED.into())),
+    }
 }
 
-/// Runs the conformance checks on threads under memcheck, with so few cores that a run takes a minute: valgrind runs
-/// one thread at a time.
+/// Runs the conformance checks on threads under memcheck.
 fn run_memcheck(run: &Run<'_>) -> Result<Tally, Error> {
+    if run.stages.contains(&Stage::Host) {
+        println!("ran beside the tests of the stage host");
+        return Ok(Tally::default());
+    }
+    let mut tally = Tally::default();
+    let mut command = cargo(run.workspace);
+    command.args(["test", "--package", CONFORMANCE, "--test", "hosted"]);
+    let built = programs::build(run.workspace, &mut command)?;
+    let Some(programs) = built else { return Ok(Tally::broken(NOT_COMPILED.into())) };
+    let programs =
+        programs.into_iter().filter_map(|program| under_memcheck(run, program, &mut tally)).collect();
+    tally.add(run.programs(programs, &[])?);
+    Ok(tally)
+}
+
+/// Returns the program of the conformance checks as it runs under memcheck, with so few cores that a run takes a minute:
+/// valgrind runs one thread at a time. Without valgrind it counts the reason, and returns `None`.
+fn under_memcheck(run: &Run<'_>, program: TestProgram, tally: &mut Tally) -> Option<TestProgram> {
     if run.skips.contains(&Need::Valgrind) {
-        let mut tally = Tally::default();
         tally.skipped.push("the conformance checks under memcheck (valgrind)".into());
-        return Ok(tally);
+        return None;
     }
     if let Some(missing) = Need::Valgrind.missing() {
-        return Ok(Tally::broken(format!("the conformance checks under memcheck: {missing}")));
+        tally.add(Tally::broken(format!("the conformance checks under memcheck: {missing}")));
+        return None;
     }
-    let mut command = cargo(run.workspace);
     // Fair scheduling, because a core that waits for another one does not sleep.
-    command.env(
-        "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
-        "valgrind --quiet --error-exitcode=9 --fair-sched=yes",
-    );
-    command.args(["test", "--package", CONFORMANCE, "--test", "hosted", "--"]);
-    command.args(["--ignored", "page_faults_hold"]);
-    run.follow(&mut command)
+    let valgrind = ["valgrind", "--quiet", "--error-exitcode=9", "--fair-sched=yes"];
+    Some(program.within(&valgrind, &["--ignored", "page_faults_hold"]))
 }
 
 fn run_machine(run: &Run<'_>) -> Result<Tally, Error> {
     let workspace = run.workspace;
-    if !workspace.members().iter().any(|package| package.name == MACHINE_TESTS) {
-        println!("the tree has no {MACHINE_TESTS} yet");
-        return Ok(Tally::default());
-    }
     println!("{} images", images::build_for_tests(workspace)?.len());
-    // With debug assertions, and as the tests of the host tool built it: a release build takes minutes.
-    if !succeeds(cargo(workspace).args(["build", "--quiet", "--package", HOST_TOOL]))? {
-        return Ok(Tally::broken("the host tool does not build".into()));
-    }
+    let mut command = if run.stages.contains(&Stage::Host) {
+        // The stage has built the tests and the host tool. Another selection of packages would have other features, and
+        // compile a part of both anew.
+        run.whole_tree()
+    } else {
+        // With debug assertions: a release build takes minutes.
+        if !succeeds(cargo(workspace).args(["build", "--quiet", "--package", HOST_TOOL]))? {
+            return Ok(Tally::broken("the host tool does not build".into()));
+        }
+        let mut command = cargo(workspace);
+        command.args(["test", "--package", MACHINE_TESTS]);
+        command
+    };
     let environment = [
         (IMAGES, images::folder_for_tests(workspace)),
         (COMMAND, workspace.metadata().target_directory.join("debug/isola").into_std_path_buf()),
     ];
-    run.programs(cargo(workspace).args(["test", "--package", MACHINE_TESTS]), &environment)
+    let built = programs::build(workspace, &mut command)?;
+    let Some(mut programs) = built else { return Ok(Tally::broken(NOT_COMPILED.into())) };
+    programs.retain(|program| program.package == MACHINE_TESTS);
+    run.programs(programs, &environment)
 }
 
 impl Run<'_> {
@@ -230,12 +268,15 @@ impl Run<'_> {
         self.workspace.metadata().target_directory.join("skipped-tests").into_std_path_buf()
     }
 
-    /// Builds the programs of `command`, a `cargo test`, runs them with these variables added to their environment, and
-    /// counts their tests.
-    fn programs(&self, command: &mut Command, environment: &[(&str, PathBuf)]) -> Result<Tally, Error> {
-        let Some(programs) = programs::build(self.workspace, command)? else {
-            return Ok(Tally::broken("the tests do not compile; cargo says why above".into()));
-        };
+    /// Returns the command that builds the tests of all packages.
+    fn whole_tree(&self) -> Command {
+        let mut command = cargo(self.workspace);
+        command.args(["test", "--workspace", "--no-fail-fast"]);
+        command
+    }
+
+    /// Runs `programs` with these variables added to their environment, and counts their tests.
+    fn programs(&self, programs: Vec<TestProgram>, environment: &[(&str, PathBuf)]) -> Result<Tally, Error> {
         let mut environment = [environment, &[(SKIPPED, self.skipped())]].concat();
         if self.long {
             environment.push((LONG, "1".into()));

@@ -1,5 +1,5 @@
-//! Linking of images. The build script of each image package calls [`emit`]; an ordinary `cargo build` then produces an
-//! image that boots.
+//! Linking of images. The build script of each image package calls [`emit`]; an ordinary `cargo build --release`
+//! then produces an image that boots.
 //!
 //! The layout is in `link.ld`. Not here: the code that the layout names, which is in `isola-machine`.
 

@@ -14,6 +14,9 @@ pub const CHECK: Check = Check {
     run,
 };
 
+/// Lets programs without `std` compile in the profile of host programs, which unwind.
+const WITHOUT_UNWINDING: &str = "--config=profile.dev.panic='abort'";
+
 fn run(workspace: &Workspace) -> Result<Findings, Error> {
     let mut failures = Vec::new();
     let host =
@@ -23,6 +26,7 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
     if !images.is_empty() {
         let mut arguments =
             ["clippy", "--quiet", "--message-format=short", "--keep-going"].map(str::to_owned).to_vec();
+        arguments.push(WITHOUT_UNWINDING.into());
         arguments.extend(images::selection(&images));
         failures.extend(lint(workspace, &arguments)?);
     }

@@ -65,8 +65,12 @@ fn judge(target: &Target, has_tests: bool, has_examples: bool) -> impl Iterator<
         _ => None,
     };
     let documentation = match (target.doctest && is_library(target), has_examples) {
-        (true, false) => Some("has no example in its documentation that runs; `doctest = false` saves a run of rustdoc"),
-        (false, true) => Some("has examples in its documentation that do not run because of `doctest = false`"),
+        (true, false) => {
+            Some("has no example in its documentation that runs; `doctest = false` saves a run of rustdoc")
+        }
+        (false, true) => {
+            Some("has examples in its documentation that do not run because of `doctest = false`")
+        }
         _ => None,
     };
     unit.into_iter().chain(documentation)
@@ -127,10 +131,21 @@ mod tests {
 
     #[test]
     fn examples_are_blocks_that_rustdoc_compiles() {
-        for text in ["/// ```\n/// x\n/// ```", "//! ```no_run", "  /// ```compile_fail,E0277", "/// ```rust,edition2024"] {
+        for text in [
+            "/// ```\n/// x\n/// ```",
+            "//! ```no_run",
+            "  /// ```compile_fail,E0277",
+            "/// ```rust,edition2024",
+        ] {
             assert!(contains_example(text), "{text}");
         }
-        for text in ["/// ```text\n/// x\n/// ```", "/// ```ignore", "// ```", "let x = \"```\";", "//! ```toml\n//! ```"] {
+        for text in [
+            "/// ```text\n/// x\n/// ```",
+            "/// ```ignore",
+            "// ```",
+            "let x = \"```\";",
+            "//! ```toml\n//! ```",
+        ] {
             assert!(!contains_example(text), "{text}");
         }
     }

@@ -56,16 +56,20 @@ const LONGEST_FIRST: &[(&str, &str)] = &[
 ];
 
 /// A program with tests.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TestProgram {
-    /// Its file.
-    path: PathBuf,
     /// The name of its package.
-    package: String,
-    /// The folder of its package, in which it runs.
-    folder: PathBuf,
+    pub package: String,
     /// Its source file, relative to the folder.
     source: String,
+    /// The folder of its package, in which it runs.
+    folder: PathBuf,
+    /// Its file.
+    path: PathBuf,
+    /// The program and arguments in front of it, such as those of valgrind.
+    runner: Vec<String>,
+    /// Its arguments.
+    arguments: Vec<String>,
 }
 
 /// Builds the test programs of `command`, a `cargo test` without the argument `--no-run`, and returns them in the order in
@@ -100,10 +104,11 @@ fn program_of(workspace: &Workspace, artifact: Artifact) -> Option<TestProgram> 
     let source = artifact.target.src_path.strip_prefix(folder).unwrap_or(&artifact.target.src_path);
     let package = workspace.metadata().packages.iter().find(|package| package.id == artifact.package_id)?;
     Some(TestProgram {
-        path,
         package: package.name.to_string(),
         source: source.to_string(),
         folder: folder.to_path_buf().into_std_path_buf(),
+        path,
+        ..TestProgram::default()
     })
 }
 
@@ -138,9 +143,35 @@ pub fn run(programs: Vec<TestProgram>, environment: &[(&str, PathBuf)]) -> Tally
 }
 
 impl TestProgram {
+    /// Returns whether it is the program of this package and source file.
+    pub fn is(&self, package: &str, source: &str) -> bool {
+        self.package == package && self.source == source
+    }
+
+    /// Returns the program as it runs with `arguments` in another one, which has the program's path as an argument.
+    pub fn within(self, runner: &[&str], arguments: &[&str]) -> Self {
+        let words = |words: &[&str]| words.iter().map(|word| word.to_string()).collect();
+        Self { runner: words(runner), arguments: words(arguments), ..self }
+    }
+
     /// Returns the name under which its output is printed.
     fn title(&self) -> String {
-        format!("{} {}", self.package, self.source)
+        let runner = self.runner.first().map(|name| format!(" in {name}")).unwrap_or_default();
+        format!("{} {}{runner}", self.package, self.source)
+    }
+
+    /// Returns the command that runs it.
+    fn command(&self) -> Command {
+        let mut command = match self.runner.split_first() {
+            None => Command::new(&self.path),
+            Some((runner, options)) => {
+                let mut command = Command::new(runner);
+                command.args(options).arg(&self.path);
+                command
+            }
+        };
+        command.args(&self.arguments).current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command
     }
 
     /// Runs it to its end; returns its output and its counts.
@@ -164,8 +195,7 @@ impl TestProgram {
         tally: &mut Tally,
     ) -> io::Result<ExitStatus> {
         let mut errors = tempfile::tempfile()?;
-        let mut command = Command::new(&self.path);
-        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        let mut command = self.command();
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors.try_clone()?);
         let mut child = command.spawn()?;
@@ -205,7 +235,13 @@ mod tests {
         let path = folder.join(source);
         fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-        TestProgram { path, package: "p".into(), folder: folder.to_owned(), source: source.into() }
+        TestProgram {
+            package: "p".into(),
+            source: source.into(),
+            folder: folder.to_owned(),
+            path,
+            ..TestProgram::default()
+        }
     }
 
     #[test]
@@ -237,9 +273,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = "test \"$PWD\" = \"$CARGO_MANIFEST_DIR\" && test \"$SPECIAL\" = x && ! read line && \
                     echo out && echo err >&2";
-        let (output, tally) =
-            script(folder.path(), "program", text).run(&[("SPECIAL", PathBuf::from("x"))]);
+        let (output, tally) = script(folder.path(), "program", text).run(&[("SPECIAL", PathBuf::from("x"))]);
         assert_eq!((output.as_str(), tally), ("out\nerr\n", Tally::default()));
+    }
+
+    #[test]
+    fn a_program_runs_within_another_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = script(folder.path(), "program", "echo $0 $*").within(&["sh", "-e"], &["a", "b"]);
+        let (output, _) = program.run(&[]);
+        assert_eq!(output, format!("{} a b\n", folder.path().join("program").display()));
+        assert_eq!(program.title(), "p program in sh");
     }
 
     #[test]
@@ -247,7 +291,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         // Each waits for the file of the other.
         let text = |own: &str, other: &str| {
-            format!("touch {own}; for i in $(seq 200); do test -e {other} && exit 0; sleep 0.05; done; exit 1")
+            format!(
+                "touch {own}; for i in $(seq 200); do test -e {other} && exit 0; sleep 0.05; done; exit 1"
+            )
         };
         let programs = vec![
             script(folder.path(), "a", &text("a.ran", "b.ran")),
