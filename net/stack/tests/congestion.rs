@@ -1,8 +1,6 @@
 //! Conditions under which the congestion window grows (RFC 5681, RFC 6928).
 
-mod common;
-
-use common::{Role, Transfers};
+use crate::common::{Role, Transfers};
 use isola_net_sim::{Link, Peer, PeerConnection, Sim, host_config, host_ip};
 use isola_net_stack::{Algorithm, Duration};
 use isola_proves::proves;

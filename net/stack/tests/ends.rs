@@ -1,8 +1,6 @@
 //! The fast path of handshakes and closes has the same results as the general path.
 
-mod frame_forms;
-
-use frame_forms::{FrameForm, TCP};
+use crate::frame_forms::{FrameForm, TCP};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, host_config, host_ip};
 use isola_net_stack::{Config, ConnId, Counter, Duration, Event, RxChecksum, TcpConfig};

@@ -1,8 +1,6 @@
 //! Header prediction and the templates of outgoing headers have the same results as the general path.
 
-mod frame_forms;
-
-use frame_forms::{FrameForm, TCP};
+use crate::frame_forms::{FrameForm, TCP};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, PeerConnection, Segment, host_config, host_ip};
 use isola_net_stack::{Config, Counter, Duration, Event, MacAddr, RxChecksum, TcpConfig};

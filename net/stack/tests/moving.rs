@@ -1,8 +1,6 @@
 //! Migration of flow buckets between cores while their connections are in use; the peers notice nothing.
 
-mod common;
-
-use common::{Role, Transfers};
+use crate::common::{Role, Transfers};
 use isola_net_sim::{Link, Peer, Random, Segment, Sim, host_config, host_ip, host_mac, steering};
 use isola_net_stack::{
     Addressing, Bucket, Buckets, Config, ConnId, ConnectError, CoreShare, Counter, Duration, Event, Flow,

@@ -1,8 +1,6 @@
 //! Streams between stacks arrive intact over networks with various faults.
 
-mod common;
-
-use common::{Role, Transfers};
+use crate::common::{Role, Transfers};
 use isola_net_sim::{Link, Sim, host_config, host_ip};
 use isola_net_stack::{Counter, Duration};
 use std::net::SocketAddr;

@@ -3,9 +3,10 @@
 //! Cargo builds a test program for every library, and runs rustdoc on it, also if it has no test: a second compilation, a
 //! link and a start for nothing. A manifest therefore says `test = false` for a target without a test in its sources,
 //! and `doctest = false` for a library without an example that runs. With these words a test that somebody adds would
-//! not run: the check finds it.
+//! not run: the check finds it. It also finds a file of `tests/` that is not in a program, in packages with
+//! `autotests = false`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cargo_metadata::{Package, Target};
 
@@ -18,7 +19,8 @@ use crate::workspace::{self, Workspace};
 pub const CHECK: Check = Check {
     name: "test-targets",
     about: "targets with tests are built as test programs, and no others",
-    remedy: "set or remove `test = false` or `doctest = false` in the section of the target in Cargo.toml",
+    remedy: "set or remove `test = false` or `doctest = false` in the section of the target in Cargo.toml; declare a file of \
+             tests/ as a module of a test program",
     run,
 };
 
@@ -32,20 +34,54 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
             }
             let (mut has_tests, mut has_examples) = (false, false);
             for path in sources.iter().filter(|path| is_source(path, target, package)) {
-                has_tests |= contains_test(source::tokens(path)?);
-                has_examples |= contains_example(&workspace::read(path)?);
+                let text = workspace::read(path)?;
+                // Reading a file into tokens takes long.
+                has_tests = has_tests || (text.contains("#[test]") && contains_test(source::tokens(path)?));
+                has_examples |= contains_example(&text);
             }
             let faults = judge(target, has_tests, is_library(target) && has_examples);
             failures.extend(faults.map(|fault| format!("{}, target {}: {fault}", package.name, target.name)));
         }
+        failures.extend(files_without_program(package, &sources)?);
     }
     Ok(Findings::of(failures))
+}
+
+/// Returns a fault for each file of the package's folder `tests` that is neither the root of a test program nor a module of
+/// one: `autotests = false` leaves out such files.
+fn files_without_program(package: &Package, sources: &[PathBuf]) -> Result<Vec<String>, Error> {
+    let Some(folder) = package.manifest_path.parent().map(|folder| folder.join("tests")) else {
+        return Ok(Vec::new());
+    };
+    let roots: Vec<&Path> = package.targets.iter().filter(|target| target.is_test()).map(root).collect();
+    let files = sources.iter().filter(|path| path.parent() == Some(folder.as_std_path()));
+    let mut left_out: Vec<&PathBuf> = files.filter(|path| !roots.contains(&path.as_path())).collect();
+    if !left_out.is_empty() {
+        let texts = roots.iter().map(|root| workspace::read(root)).collect::<Result<Vec<String>, Error>>()?;
+        left_out.retain(|path| {
+            let module = format!("mod {};", path.file_stem().unwrap_or_default().to_string_lossy());
+            !texts.iter().any(|text| text.lines().any(|line| line.trim() == module))
+        });
+    }
+    let name = &package.name;
+    Ok(left_out
+        .iter()
+        .map(|path| format!("{name}: no test program has the file tests/{}", file_name(path)))
+        .collect())
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn root(target: &Target) -> &Path {
+    target.src_path.as_std_path()
 }
 
 /// Returns whether the file at `path` belongs to `target`. Of a package with a library, each file belongs to the library
 /// but the roots of binaries.
 fn is_source(path: &Path, target: &Target, package: &Package) -> bool {
-    let root = target.src_path.as_std_path();
+    let root = root(target);
     let is_inside = root.parent().is_some_and(|folder| path.starts_with(folder));
     if !is_library(target) && package.targets.iter().any(is_library) {
         return path == root;
