@@ -139,10 +139,8 @@ fn copy_if_inside(body: &Body, addresses: &Range<usize>) -> Option<Body> {
         Body::Parts(parts) => {
             let Parts { key, value } = &**parts;
             let is_inside = |view: &IoBuf| addresses.contains(&view.as_ptr().addr());
-            // The second view is where the list of further views is.
-            let list = value.parts().nth(1).map(|view| core::ptr::from_ref(view).addr());
-            let in_lists = [Some(Arc::as_ptr(parts).addr()), list];
-            let any = in_lists.iter().flatten().any(|address| addresses.contains(address))
+            let any = addresses.contains(&Arc::as_ptr(parts).addr())
+                || value.list_addresses().any(|address| addresses.contains(&address))
                 || is_inside(key)
                 || value.parts().any(is_inside);
             let copy = |view: &IoBuf| match is_inside(view) {
@@ -153,5 +151,44 @@ fn copy_if_inside(body: &Body, addresses: &Range<usize>) -> Option<Body> {
                 Body::Parts(Arc::new(Parts { key: copy(key), value: value.parts().map(copy).collect() }))
             })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::Answer;
+    use alloc::vec;
+
+    fn parts(value: &Body) -> &Arc<Parts> {
+        let Body::Parts(parts) = value else { panic!("in one piece") };
+        parts
+    }
+
+    #[test]
+    fn each_allocation_of_an_item_moves_if_it_is_inside() {
+        let view = |len: usize| IoBuf::from(vec![b'x'; len]);
+        let value = (1..20).map(|number| view(number * 100)).collect();
+        let body = Body::Parts(Arc::new(Parts { key: view(10), value }));
+        let of = parts(&body);
+        let mut addresses: Vec<usize> = of.value.parts().map(|view| view.as_ptr().addr()).collect();
+        addresses.extend([Arc::as_ptr(of).addr(), of.key.as_ptr().addr()]);
+        let lists: Vec<usize> = of.value.list_addresses().collect();
+        assert_eq!(lists.len(), 2, "the list of views and its record");
+        addresses.extend(lists);
+        for address in addresses {
+            let copy = copy_if_inside(&body, &(address..address + 1)).expect("the item moves");
+            let copied = parts(&copy);
+            let now =
+                copied.value.list_addresses().chain([Arc::as_ptr(copied).addr(), copied.key.as_ptr().addr()]);
+            let views = copied.value.parts().map(|view| view.as_ptr().addr());
+            assert!(now.chain(views).all(|now| now != address));
+            assert_eq!(copied.value.to_vec(), of.value.to_vec());
+        }
+        assert!(copy_if_inside(&body, &(0..1)).is_none());
+        let whole = Body::Whole(Answer::join(b"key", 0, 5, core::iter::once(&b"value"[..])));
+        let Body::Whole(answer) = &whole else { unreachable!() };
+        let address = answer.bytes().as_ptr().addr();
+        assert!(copy_if_inside(&whole, &(address..address + 1)).is_some());
     }
 }
