@@ -50,7 +50,7 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Boot,
         Self::Cell,
         Self::Elastic,

@@ -120,9 +120,7 @@ impl Record {
             Peer::Touch => Some(format!("{}, a process", self.setting.linux)),
             Peer::Program => Some(format!("{}, the same program", self.setting.linux)),
             Peer::Pipe => Some(format!("{}, a pipe between two processes", self.setting.linux)),
-            Peer::UnixSocket => {
-                Some(format!("{}, unix sockets between two processes", self.setting.linux))
-            }
+            Peer::UnixSocket => Some(format!("{}, unix sockets between two processes", self.setting.linux)),
             Peer::Echo => Some(format!("{}, a blocking echo server", self.setting.linux)),
             Peer::Messages => Some(format!("{}, a blocking program", self.setting.linux)),
             Peer::Sendfile => Some(format!("{}, a blocking program that sends a file", self.setting.linux)),

@@ -40,7 +40,7 @@ fn all_sizes_are_measured_in_order_in_each_direction() {
         for direction in [Direction::Both, Direction::ToServer, Direction::ToClient] {
             let mut measurement = Vec::new();
             let (round, rounds, least_count) = (Duration::from_millis(1), 2, 1);
-            let settings = Settings { direction, most: 100_000, round, rounds, least_count };
+            let settings = Settings { direction, least: 1, most: 100_000, round, rounds, least_count };
             measure_all(dial(PORT).await, settings, |size| measurement.push(size)).await.unwrap();
             let sizes: Vec<usize> = measurement.iter().map(|measurement| measurement.size).collect();
             assert_eq!(sizes, isola_netpipe::sizes::sizes(100_000));
@@ -105,7 +105,8 @@ fn messages_arrive_while_their_connections_migrate_between_cores() {
             spawn_task(async move {
                 while !DONE.load(Ordering::Acquire) {
                     let (round, rounds, least_count) = (Duration::from_millis(1), 1, 1);
-                    let settings = Settings { direction, most: 400_000, round, rounds, least_count };
+                    let settings =
+                        Settings { direction, least: 1, most: 400_000, round, rounds, least_count };
                     measure_all(dial(PORT).await, settings, |_| ()).await.unwrap();
                 }
             })

@@ -91,7 +91,8 @@ fn note_costs(record: &mut Record, system: System, figure: &str, costs: Costs) {
 fn isola(session: &Session, loops: Loop) -> Result<Costs, BenchError> {
     let nic = |number: u32| {
         let netdev = format!("hubport,id=cell{number},hubid=1");
-        let device = format!("virtio-net-pci,netdev=cell{number},disable-legacy=on,mac=52:54:00:10:00:0{number}");
+        let device =
+            format!("virtio-net-pci,netdev=cell{number},disable-legacy=on,mac=52:54:00:10:00:0{number}");
         ["-netdev".to_owned(), netdev, "-device".to_owned(), device]
     };
     let more: Vec<OsString> = (1..=2).flat_map(nic).map(OsString::from).collect();
@@ -151,7 +152,8 @@ fn linux(session: &Session) -> Result<Costs, BenchError> {
         Boot { pace: Pace::InstructionsWhileBusy, ..session.boot(System::Linux, Service::Netpipe, 2)? };
     let mut machine = session.machine(&boot, Counting::Off)?;
     machine.wait_for(READY)?;
-    machine.send_line(&format!("loop to:{STREAM_BYTES}:{STREAM_MESSAGES} both:{ROUND_BYTES}:{ROUND_MESSAGES}"));
+    machine
+        .send_line(&format!("loop to:{STREAM_BYTES}:{STREAM_MESSAGES} both:{ROUND_BYTES}:{ROUND_MESSAGES}"));
     machine.wait_for(DONE)?;
     let console = machine.console().replace('\r', "");
     let value = |label| value_after(&console, label).ok_or_else(|| wrong(&console));
@@ -159,7 +161,11 @@ fn linux(session: &Session) -> Result<Costs, BenchError> {
 }
 
 fn wrong(answer: &str) -> BenchError {
-    BenchError::WrongAnswer { service: "netpipe".into(), request: "a measurement".into(), answer: answer.into() }
+    BenchError::WrongAnswer {
+        service: "netpipe".into(),
+        request: "a measurement".into(),
+        answer: answer.into(),
+    }
 }
 
 /// Returns the number behind a label.

@@ -7,8 +7,10 @@ use isola_abi::links::{
     DOORBELL_VECTOR, LEAST_LINKS, Link, LinkAccess, LinkDemand, LinkPart, LinkRefusal, LinkRequest,
     LinkState, LinkTable, LinkWindow,
 };
+use isola_abi::service::{DeviceOffer, DriverSetup};
 use isola_events::{exit, run, spawn_task};
 use isola_hosted::{Hosted, Settings};
+use isola_platform::block::BlockPort;
 use isola_platform::{CoreIndex, LinkPort, PeerWords, Platform};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -159,6 +161,8 @@ impl Port {
                 peer.ring();
                 Ok(slot)
             }
+            // No cell of this machine has a network device.
+            LinkDemand::OpenNeighbour { .. } => Err(LinkRefusal::NoSuchCell),
             LinkDemand::Accept { slot, memory } => {
                 let link = self.link(slot, LinkState::Invited)?;
                 let (peer, peer_slot) = link.peer();
@@ -247,5 +251,14 @@ impl LinkPort for Port {
         {
             platform.interrupt(CoreIndex(0), DOORBELL_VECTOR);
         }
+    }
+
+    fn open_block_device(
+        &self,
+        _: usize,
+        _: DeviceOffer,
+        _: &'static [AtomicU64],
+    ) -> Result<(BlockPort, DriverSetup), String> {
+        Err("a cell of this machine has no drivers".to_owned())
     }
 }
