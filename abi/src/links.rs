@@ -784,6 +784,7 @@ mod tests {
     #[test]
     fn a_table_names_hardware_addresses_and_counts_neighbours() {
         let table = LinkTable::<[Link; 63]>::default();
+        let table: &LinkTable = &table;
         assert_eq!((table.own_mac(), table.neighbour_changes()), (None, 0));
         for mac in [[0; 6], [0xff; 6], [2, 1, 0, 0xa, 0xb, 0xc]] {
             table.set_own_mac(Some(mac));

@@ -1,7 +1,12 @@
 //! Channels between cells: services, ends at each step, and a hostile peer.
 
+use isola_abi::management::{CellSpec, CellState, Fault, RequestBody};
 use isola_tests::isola::Isola;
+use isola_tests::management::spec;
+use isola_tests::supervised::{MachineSetup, SupervisedMachine, image};
 use isola_tests::wait;
+use std::thread::sleep;
+use std::time::Duration;
 
 const CELL: [&str; 6] = ["--cores", "1", "--network", "none", "--memory", "16M"];
 
@@ -31,7 +36,7 @@ fn cells_exchange_packets_and_share_memory_and_survive_each_other() {
     for line in ["echo is right", "shared memory is right", "a writer without a reader waits"] {
         assert!(out.contains(line), "{line}: {out}");
     }
-    println!("{}", web(&isola, 0, &["costs", "kv"]));
+    assert!(web(&isola, 0, &["costs", "kv"]).contains("cost broadcast "));
     // The peer dies at each step; the service goes on.
     for step in ["opening", "open", "writing", "sharing", "idle"] {
         let run = [&["run", "--rm", "--name", "web"], &CELL[..], &["channels", "die", step, "kv"]].concat();
@@ -58,4 +63,41 @@ fn cells_exchange_packets_and_share_memory_and_survive_each_other() {
     isola.run(&strangers).ok();
     waits_for(&isola, "kv", "serving");
     assert!(web(&isola, 1, &["client", "kv"]).contains("does not accept this one"));
+}
+
+/// Returns the last round that a cell with the role `hold` has printed.
+fn rounds(machine: &mut SupervisedMachine) -> Option<u64> {
+    let text = machine.client.logs("web");
+    let last = text.lines().rev().find_map(|line| line.strip_suffix(" rounds"))?;
+    last.rsplit(' ').next()?.parse().ok()
+}
+
+#[test]
+fn channels_and_shared_memory_survive_a_restart_of_the_supervisor() {
+    let setup = MachineSetup {
+        cores: 3,
+        command_line: "isola.test-faults=1",
+        network_devices: 0,
+        ..MachineSetup::default()
+    };
+    let mut machine = SupervisedMachine::boot(setup);
+    let channels = image("channels");
+    let accepting = CellSpec { accept: vec!["web".into()], ..spec("kv", 1, 16, &["serve"]) };
+    for spec in [accepting, spec("web", 1, 16, &["hold", "kv"])] {
+        let name = spec.name.clone();
+        machine.client.create(&channels, spec);
+        machine.client.start(&name);
+        sleep(Duration::from_millis(300));
+    }
+    for fault in [Fault::Panic, Fault::PageFault] {
+        wait::until_true("the cells exchange packets", || rounds(&mut machine) >= Some(10));
+        machine.client.send(RequestBody::GoWrong(fault));
+        machine.client.hello();
+        let before = rounds(&mut machine);
+        wait::until_true("they go on", || rounds(&mut machine) >= before.map(|before| before + 20));
+    }
+    assert_eq!(machine.client.machine().restarts, 2);
+    machine.client.stop("kv", 0);
+    let ended = machine.client.wait_for_end("web");
+    assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(1)), "the channel is closed");
 }
