@@ -17,20 +17,22 @@ fn start(isola: &Isola, name: &str, with: Option<&str>, command: &[&str]) -> Str
     })
 }
 
-/// Returns the path of the cell's connection once it has transferred a megabyte.
+/// Returns the path of the cell's latest connection once it has transferred a megabyte. A connection of a client that was
+/// killed stays for a while.
 fn path(isola: &Isola, cell: &str) -> String {
     wait::until("a connection transfers data", || {
         let view = isola.json(&["inspect", cell, "--connections"]);
-        let connections = view["connections"].as_array()?.clone();
-        let busy = |connection: &&serde_json::Value| connection["received_bytes"].as_u64() > Some(1 << 20);
-        Some(connections.iter().find(busy)?["path"].as_str()?.to_owned())
+        let number = |connection: &serde_json::Value, key: &str| connection[key].as_u64().unwrap_or_default();
+        let latest = view["connections"].as_array()?.iter().min_by_key(|one| number(one, "idle_ns"))?;
+        let is_busy = number(latest, "received_bytes") > 1 << 20 && number(latest, "idle_ns") < 500_000_000;
+        is_busy.then(|| latest["path"].as_str().unwrap_or_default().to_owned())
     })
 }
 
 /// Starts a cell named `web` that sends long messages to the cell at `address`.
 fn stream(isola: &Isola, with: Option<&str>, address: &str) {
     let there = format!("{address}:5002");
-    start(isola, "web", with, &["netpipe", "connect", &there, "-s", "to"]);
+    start(isola, "web", with, &["netpipe", "connect", &there, "-l", "65536", "-s", "to"]);
 }
 
 #[test]
@@ -46,6 +48,8 @@ fn traffic_takes_a_link_if_both_cells_agree_and_survives_their_ends() {
     assert_eq!(path(&isola, "pipe"), "link");
     let captured = isola.run(&["capture", "pipe", "--port", "5002", "--count", "20"]).ok();
     assert!(captured.contains(" in ") && captured.contains(" out "), "{captured}");
+    let bytes = captured.lines().filter_map(|line| line.strip_suffix(" bytes")?.rsplit(' ').next()?.parse().ok());
+    assert!(bytes.max() > Some(10_000), "long frames: {captured}");
     // The server is killed under load; its next life resets the connection.
     isola.run(&["kill", "pipe"]).ok();
     isola.run(&["start", "pipe"]).ok();
