@@ -5,6 +5,7 @@ use crate::machine::cells::CellStore;
 use crate::machine::is_up;
 use crate::output::table;
 use crate::volume::VolumeName;
+use crate::volume::parts::PartSpec;
 use crate::volume::store::{Volume, VolumeStore};
 use clap::{Args, Subcommand};
 use isola_abi::size::ByteSize;
@@ -24,6 +25,7 @@ Examples:
   isola volume create data --size 1G
   isola volume create site --size 64M --from ./public
   isola run -d -v site:/www:ro -p 8080:80 web
+  isola volume create pool --part web=64M --part kv=256M
   isola volume ls
   isola volume rm data")]
 pub(super) struct Arguments {
@@ -38,8 +40,11 @@ enum Verb {
         /// The name
         name: VolumeName,
         /// The length; the file occupies only what is in use
-        #[arg(short, long)]
-        size: ByteSize,
+        #[arg(short, long, required_unless_present = "part", conflicts_with = "part")]
+        size: Option<ByteSize>,
+        /// Divides it into volumes for a service cell, each with a file system: NAME=SIZE, as in web=64M
+        #[arg(long, value_name = "PART", conflicts_with = "from")]
+        part: Vec<PartSpec>,
         /// The folder whose files it gets
         #[arg(long, value_name = "FOLDER")]
         from: Option<PathBuf>,
@@ -72,8 +77,11 @@ struct VolumeView {
 pub(super) fn volume(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let store = VolumeStore::from_environment()?;
     match &arguments.verb {
-        Verb::Create { name, size, from } => {
-            let volume = store.create(name, *size, from.as_deref())?;
+        Verb::Create { name, size, part, from } => {
+            let volume = match size {
+                Some(size) => store.create(name, *size, from.as_deref())?,
+                None => store.create_parts(name, part)?,
+            };
             context.output.answer(&view(context, &volume), || volume.name.to_string())?;
         }
         Verb::Ls => {

@@ -3,8 +3,10 @@
 //! | module | contents |
 //! |---|---|
 //! | this | the text form of a volume of a cell |
+//! | [`parts`] | disks with several volumes, for service cells |
 //! | [`store`] | the folder of the volumes that have names |
 
+pub mod parts;
 pub mod store;
 
 use isola_abi::volume::{MAX_VOLUME_NAME_LEN, VolumeAccess, is_mount_path};

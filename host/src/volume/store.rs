@@ -3,6 +3,7 @@
 //!
 //! It is not below `$ISOLA_STATE`, which most hosts empty when they boot.
 
+use super::parts::{self, PartSpec, Place};
 use super::{VolumeName, VolumeSource};
 use isola_abi::size::ByteSize;
 use std::env;
@@ -84,6 +85,12 @@ pub enum VolumeError {
     /// The length asked for is too small.
     #[error("a volume has at least {LEAST_SIZE}, not {0}")]
     TooSmall(ByteSize),
+    /// Two parts have the same name.
+    #[error("two parts have the name {0}")]
+    SamePart(VolumeName),
+    /// There are too many parts.
+    #[error("a volume has at most {} parts", parts::MOST_PARTS)]
+    TooManyParts,
     /// The program that makes file systems is missing.
     #[error(
         "mke2fs cannot be started ({0}): install e2fsprogs (Debian, Ubuntu: `apt-get install e2fsprogs`)"
@@ -120,8 +127,40 @@ impl VolumeStore {
         size: ByteSize,
         from: Option<&Path>,
     ) -> Result<Volume, VolumeError> {
-        if size < LEAST_SIZE {
-            return Err(VolumeError::TooSmall(size));
+        self.make(name, &[size], |made, file| fill(made, file, size, from))
+    }
+
+    /// Creates a volume for a service cell, with a partition and a file system for each of the volumes that it serves.
+    ///
+    /// # Errors
+    /// [`VolumeError`], as for [`Self::create`].
+    pub fn create_parts(&self, name: &VolumeName, parts: &[PartSpec]) -> Result<Volume, VolumeError> {
+        for (index, part) in parts.iter().enumerate() {
+            if parts[..index].iter().any(|other| other.name == part.name) {
+                return Err(VolumeError::SamePart(part.name.clone()));
+            }
+        }
+        if parts.len() > parts::MOST_PARTS {
+            return Err(VolumeError::TooManyParts);
+        }
+        let sizes: Vec<ByteSize> = parts.iter().map(|part| part.size).collect();
+        self.make(name, &sizes, |made, file| {
+            let unusable = |error| VolumeError::Unusable { path: file.to_owned(), error };
+            made.set_len(parts::disk_len(parts)).map_err(unusable)?;
+            let places = parts::write(made, parts).map_err(unusable)?;
+            places.into_iter().try_for_each(|place| format(file, None, Some(place)))
+        })
+    }
+
+    /// Creates the file of a volume, and fills it.
+    fn make(
+        &self,
+        name: &VolumeName,
+        sizes: &[ByteSize],
+        fill: impl FnOnce(&File, &Path) -> Result<(), VolumeError>,
+    ) -> Result<Volume, VolumeError> {
+        if let Some(size) = sizes.iter().find(|size| **size < LEAST_SIZE) {
+            return Err(VolumeError::TooSmall(*size));
         }
         let unusable = |path: &Path| {
             let path = path.to_owned();
@@ -130,12 +169,12 @@ impl VolumeStore {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.path).map_err(unusable(&self.path))?;
         let file = self.file(name);
         // `create_new` claims the name; a volume that cannot be completed is removed again.
-        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file);
+        let made = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&file);
         let made = made.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => VolumeError::Exists(name.clone()),
             _ => unusable(&file)(error),
         })?;
-        let filled = fill(&made, &file, size, from);
+        let filled = fill(&made, &file);
         if filled.is_err() {
             let _ = fs::remove_file(&file);
         }
@@ -228,6 +267,11 @@ fn folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 fn fill(made: &File, file: &Path, size: ByteSize, from: Option<&Path>) -> Result<(), VolumeError> {
     let len_bytes = size.0.next_multiple_of(UNIT);
     made.set_len(len_bytes).map_err(|error| VolumeError::Unusable { path: file.to_owned(), error })?;
+    format(file, from, None)
+}
+
+/// Makes a file system in a file, or in a part of it.
+fn format(file: &Path, from: Option<&Path>, place: Option<Place>) -> Result<(), VolumeError> {
     let mut command = Command::new("mke2fs");
     // In the folders of administration programs, which are not in the path of every user.
     let path = env::var_os("PATH").unwrap_or_default();
@@ -235,11 +279,17 @@ fn fill(made: &File, file: &Path, size: ByteSize, from: Option<&Path>) -> Result
     if let Ok(path) = env::join_paths(folders) {
         command.env("PATH", path);
     }
-    command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-E", "root_owner=0:0"]);
+    let offset = place.map(|place| format!(",offset={}", place.offset)).unwrap_or_default();
+    command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-E"]);
+    command.arg(format!("root_owner=0:0{offset}"));
     if let Some(folder) = from {
         command.arg("-d").arg(folder);
     }
-    let output = command.arg(file).output().map_err(VolumeError::NoFormatter)?;
+    command.arg(file);
+    if let Some(Place { len_bytes, .. }) = place {
+        command.arg(format!("{}k", len_bytes / 1024));
+    }
+    let output = command.output().map_err(VolumeError::NoFormatter)?;
     if output.status.success() {
         return Ok(());
     }

@@ -1,0 +1,127 @@
+//! Service cells: volumes of one cell that others mount.
+
+use isola_tests::isola::{Isola, Outcome};
+use isola_tests::wait;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const CELL: [&str; 6] = ["--cores", "1", "--network", "none", "--memory", "32M"];
+
+/// A machine with one disk, and a volume with parts for its service cell.
+struct Rig {
+    isola: Isola,
+    folder: TempDir,
+}
+
+impl Rig {
+    fn new(parts: &[&str]) -> Self {
+        let isola = Isola::up(&["--cores", "5", "--memory", "512M", "--nics", "1", "--disks", "1"]);
+        let rig = Self { isola, folder: tempfile::tempdir().unwrap() };
+        let parts = parts.iter().flat_map(|part| ["--part", part]);
+        let create: Vec<&str> = ["volume", "create", "pool"].into_iter().chain(parts).collect();
+        rig.run(&create).ok();
+        rig
+    }
+
+    fn store(&self) -> PathBuf {
+        self.folder.path().join("volumes")
+    }
+
+    fn run(&self, arguments: &[&str]) -> Outcome {
+        self.isola.run_with(arguments, &[("ISOLA_VOLUMES", Path::new(&self.store()))])
+    }
+
+    /// Starts the service cell `store`.
+    fn serve(&self, options: &[&str], image: &[&str]) {
+        let run =
+            [&["run", "-d", "--name", "store"], &CELL[..], &["-v", "pool:/pool"], options, image].concat();
+        self.run(&run).ok();
+        self.waits_for("store", "serving web, kv");
+    }
+
+    fn waits_for(&self, cell: &str, line: &str) {
+        let has_line = || self.isola.run(&["logs", cell]).ok().contains(line);
+        wait::until_true(&format!("{cell} prints {line:?}"), has_line);
+    }
+
+    /// Starts a client in the background.
+    fn start(&self, name: &str, volume: &str, arguments: &[&str]) {
+        let run = [&["run", "-d", "--name", name], &CELL[..], &["-v", volume, "volume-client"], arguments];
+        self.run(&run.concat()).ok();
+    }
+
+    /// Runs a client to its end. Returns its output.
+    fn client(&self, name: &str, code: i32, volume: &str, arguments: &[&str]) -> String {
+        let run = [&["run", "--rm", "--name", name], &CELL[..], &["-v", volume, "volume-client"], arguments];
+        self.run(&run.concat()).ended_with(code).out
+    }
+
+    /// Returns the number of the latest record that a client has synced.
+    fn synced(&self, cell: &str) -> u32 {
+        let log = self.isola.run(&["logs", cell]).ok();
+        let numbers =
+            log.lines().filter_map(|line| line.strip_prefix("volume-client: synced ")?.parse().ok());
+        numbers.last().unwrap_or(0)
+    }
+
+    /// Waits until a client has synced some more records.
+    fn advances(&self, cell: &str) {
+        let before = self.synced(cell);
+        wait::until_true(&format!("{cell} goes on after record {before}"), || {
+            self.synced(cell) > before + 10
+        });
+    }
+
+    fn ends_well(&self, cell: &str, line: &str) {
+        let ended = self.isola.wait_for_end(cell);
+        let log = self.isola.run(&["logs", cell]).ok();
+        assert!(ended["exit_code"] == 0 && log.contains(line), "{cell}: {ended}, {log}");
+        self.isola.run(&["rm", cell]).ok();
+    }
+}
+
+#[test]
+fn cells_have_volumes_of_one_disk_and_each_only_its_own() {
+    let rig = Rig::new(&["web=16M", "kv=16M"]);
+    // A client may start before its service cell.
+    rig.start("kv", "kv@store:/data", &["load", "40"]);
+    rig.serve(&["--service", "block", "--accept", "web/web", "--accept", "kv/kv"], &[]);
+    rig.start("web", "web@store:/data", &["load", "60"]);
+    rig.ends_well("kv", "40 records are right");
+    rig.ends_well("web", "60 records are right");
+    assert!(rig.client("kv", 0, "kv@store:/data", &["check", "40"]).contains("are right"));
+    assert!(rig.client("web", 0, "web@store:/data", &["check", "60"]).contains("are right"));
+    let stranger = rig.client("web", 1, "kv@store:/data", &["check", "40"]);
+    assert!(stranger.contains("does not accept this one"), "{stranger}");
+    // The client dies with requests in the device: what it had synced is there for its next life.
+    rig.start("kv", "kv@store:/data", &["load", "100000"]);
+    rig.advances("kv");
+    rig.isola.run(&["kill", "kv"]).ok();
+    rig.isola.run(&["rm", "kv"]).ok();
+    assert!(rig.client("kv", 0, "kv@store:/data", &["load", "20"]).contains("20 records are right"));
+    let report = rig.isola.json(&["inspect", "store"]).to_string();
+    assert!(report.contains("\"kv\"") && report.contains("\"web\""), "an activity for each volume: {report}");
+}
+
+#[test]
+fn clients_go_on_when_their_service_cell_crashes_or_is_replaced() {
+    let rig = Rig::new(&["web=16M", "kv=16M"]);
+    let accept = ["--accept", "*", "--restart", "always"];
+    rig.serve(&accept, &["volume-client", "serve", "1500"]);
+    rig.start("kv", "kv@store:/data", &["load", "300"]);
+    rig.start("web", "web@store:/data", &["load", "300"]);
+    rig.ends_well("kv", "300 records are right");
+    rig.ends_well("web", "300 records are right");
+    let crashes = rig.isola.json(&["inspect", "store"])[0]["restarts"].as_u64();
+    println!("the service cell was restarted {crashes:?} times");
+    rig.isola.run(&["kill", "store"]).ok();
+    rig.isola.run(&["rm", "store"]).ok();
+    rig.serve(&["--service", "block", "--accept", "*"], &[]);
+    rig.start("kv", "kv@store:/data", &["load", "400"]);
+    for _ in 0..3 {
+        rig.advances("kv");
+        rig.isola.run(&["kill", "store"]).ok();
+        rig.run(&["start", "store"]).ok();
+    }
+    rig.ends_well("kv", "400 records are right");
+}
