@@ -3,6 +3,7 @@
 use isola_host::client::ClientError;
 use isola_host::image::FindError;
 use isola_host::machine::qemu::QemuError;
+use isola_host::query::QueryError;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -69,6 +70,9 @@ pub enum BenchError {
     /// A request to the supervisor failed.
     #[error("the supervisor: {0}")]
     Supervisor(#[from] ClientError),
+    /// A cell did not answer a query.
+    #[error(transparent)]
+    Query(#[from] QueryError),
     /// A resize by page migration did not reach the requested memory.
     #[error(
         "the resize of a cell to {wanted_mib} MiB, by page migration, is incomplete; its memory: {outcome}"

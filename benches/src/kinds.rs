@@ -425,6 +425,8 @@ kinds! {
         "guest instructions of that";
     LinuxServers: "servers-memory", "MiB", Program, [Asked Aim::Value(4.0)],
         "memory in use while redis is idle, without redis's own";
+    LinuxServers: "servers-memory-needed", "MiB", Program, [],
+        "the same without copies of the volume's contents, which are freed when memory is short";
     LinuxServers: "servers-idle-interrupts", "per s", Nginx, [Asked Aim::Value(0.0)],
         "while nginx waits: all interrupts of the cell; Linux: those of its timer";
     Pager: "page-instructions", "instructions", Touch, [Asked Aim::Ratio(0.2)],

@@ -116,7 +116,12 @@ fn copies(machine: &Machine, bytes: &[u8]) {
     run(&["cp", "cell:/tmp/files", &text(&back)]).ok();
     assert!(fs::read(back.join("a/b/link")).unwrap() == bytes);
     assert_eq!(fs::read_link(back.join("a/b/link")).unwrap(), Path::new("../file"));
-    run(&["cp", "cell:/none", &text(&back)]).failed(1, "/none: ENOENT");
+    run(&["cp", "cell:/none", &text(&back)]).failed(1, "/none: there is no such file");
+    run(&["cp", "cell:/dev/null", &text(&back)]).failed(1, "neither a file nor a folder");
+    // A text without a length.
+    let text_of_proc = machine.folder.path().join("text");
+    run(&["cp", "cell:/proc/1/cmdline", &text(&text_of_proc)]).ok();
+    assert!(fs::read(text_of_proc).unwrap().ends_with(b"\0"));
     run(&["cp", &text(&back), "cell:relative"]).failed(2, "no absolute path");
     // A copy below a file of the cell.
     run(&["cp", &text(&folder), "cell:/bin/busybox/x"]).failed(1, "ENOTDIR");

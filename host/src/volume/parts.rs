@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(len, (2 + 8 + 9) << 20);
         file.set_len(len).unwrap();
         let places = write(&file, &parts).unwrap();
-        let place = |offset, mib| Place { offset: offset << 20, len_bytes: mib << 20 };
+        let place = |offset: u64, mib: u64| Place { offset: offset << 20, len_bytes: mib << 20 };
         assert_eq!(places, [place(1, 8), place(9, 9)]);
         let disk = GptConfig::new().open_from_device(file).unwrap();
         let names: Vec<&str> = disk.partitions().values().map(|part| &part.name[..]).collect();

@@ -6,7 +6,7 @@ use common::{CWD, System, Wakes, now, poll, read, write};
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::locks::{self, FileLock, LockFamily, LockKind, LockOwner, LockRegion};
 use isola_linux_files::{
-    CallerIds, Console, ConsoleOutput, Detach, DeviceNumber, DeviceTable, Errno, FixedDirectory,
+    Caller, CallerIds, Console, ConsoleOutput, Credentials, Detach, DeviceNumber, DeviceTable, Errno, FixedDirectory,
     GeneratedDirectory, InodeKind, LinkTarget, MemoryFiles, MountFlags, MountedFileSystem, OnExec,
     OwnerChange, ProcessDirectories, TimeChange, Timestamp, TmpFs, TmpFsOptions, device_file_system, pipe,
     proc_file_system, sys_file_system,
@@ -238,6 +238,15 @@ fn extended_attributes_are_kept() {
     assert_eq!(now(caller.attribute_at(CWD, b"/f", b"user.a", 0)).unwrap(), b"1");
     now(caller.remove_attribute_at(CWD, b"/f", b"user.a", 0)).unwrap();
     assert_eq!(now(caller.attribute_at(CWD, b"/f", b"user.a", 0)), Err(Errno::ENODATA));
+    // Those of security modules are the superuser's to change.
+    set(b"security.capability", b"1", 0).unwrap();
+    now(caller.chown_at(CWD, b"/f", OwnerChange { user: Some(7), group: None }, 0)).unwrap();
+    let user = Credentials { user: 7, capabilities: 0, ..system.credentials.clone() };
+    let caller = Caller { credentials: &user, ..system.caller() };
+    let of_user = |name: &[u8]| now(caller.set_attribute_at(CWD, b"/f", name, b"2", 0, 0));
+    assert_eq!((of_user(b"security.capability"), of_user(b"user.a")), (Err(Errno::EPERM), Ok(())));
+    assert_eq!(now(caller.remove_attribute_at(CWD, b"/f", b"security.capability", 0)), Err(Errno::EPERM));
+    assert_eq!(now(caller.attribute_at(CWD, b"/f", b"security.capability", 0)).unwrap(), b"1");
 }
 
 #[test]

@@ -550,3 +550,34 @@ async fn check(disk: SimDisk) {
     assert_eq!(file.read_bytes(0, 9).await.unwrap(), b"8");
     assert!(caller.locate(CWD, b"/etc", LastLink::Follow).await.is_err());
 }
+
+#[test]
+fn pages_that_nothing_uses_are_counted_and_dropped_and_others_stay() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let disk = SimDisk::new(image());
+    run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, |files, _| async move {
+        let system = system_of(files.clone());
+        let caller = system.caller();
+        assert_eq!((files.page_counts(), files.unused_pages()), ((0, 0), 0));
+        let program = caller.open_at(CWD, b"/usr/bin/program", linux::O_RDWR, 0).await.unwrap();
+        // The reads fetch 16 pages at a time.
+        let read = program.read_bytes(0, 20 * 4096).await.unwrap();
+        assert_eq!((files.page_counts(), files.unused_pages()), ((32, 0), 32));
+        let mapped = program.pages().unwrap().fetch(3).await.unwrap();
+        program.write_at(5 * 4096, &mut UserBuffer::of_bytes(b"dirty")).await.unwrap();
+        assert_eq!((files.page_counts(), files.unused_pages()), ((31, 1), 30));
+        let address = program.pages().unwrap().fetch(7).await.unwrap().address().addr().get();
+        files.drop_unused_at(&(address..address + 1));
+        assert_eq!((files.page_counts(), files.unused_pages()), ((30, 1), 29));
+        let at_mapped = mapped.address().addr().get();
+        files.drop_unused_at(&(at_mapped..at_mapped + 1));
+        assert_eq!(files.page_counts(), (30, 1), "a page in use was dropped");
+        assert_eq!(files.drop_unused(1), 29);
+        assert_eq!((files.page_counts(), files.unused_pages(), files.drop_unused(1)), ((1, 1), 0, 0));
+        let mut expected = read;
+        expected[5 * 4096..][..5].copy_from_slice(b"dirty");
+        assert!(program.read_bytes(0, 20 * 4096).await.unwrap() == expected);
+    });
+}

@@ -602,3 +602,21 @@ fn aio_operations_have_events() {
     cell.install("/program", program.exits(0));
     assert_eq!(cell.run(&["/program"]), EXITED);
 }
+
+#[test]
+fn memory_is_advised_by_a_ring() {
+    let advise = |data, address, len, advice| Entry {
+        options: advice,
+        ..Entry::of(op::IORING_OP_MADVISE, data, 0, address, len, 0)
+    };
+    RingProgram::new()
+        .then(|program| program.store(DATA + 0x1000, b"gone"))
+        .submits(&[advise(1, DATA + 0x1000, 4096, linux::MADV_DONTNEED)], 1)
+        .completes(&[(1, 0)])
+        .then(|program| program.expect(DATA + 0x1000, &[0; 4]))
+        .submits(&[advise(2, DATA + 1, 4096, linux::MADV_DONTNEED)], 1)
+        .submits(&[advise(3, DATA, 4096, 99)], 1)
+        .submits(&[advise(4, 0x1000, 4096, linux::MADV_DONTNEED)], 1)
+        .completes(&[(2, EINVAL), (3, EINVAL), (4, -12)])
+        .runs();
+}

@@ -495,3 +495,47 @@ fn signals_are_read_from_a_descriptor() {
         .exits(0);
     assert_eq!(run(program).0, EXITED);
 }
+
+#[test]
+fn the_clock_can_be_read_as_unsynchronised_and_not_be_set() {
+    const TIMEX: u64 = DATA + 0x800;
+    let program = Program::new()
+        .store(TIME, &words(&[1, 1_000_000_000]))
+        .syscall(linux::__NR_clock_settime, &[0, TIME])
+        .returns(-22)
+        .store(TIME, &words(&[1, 0]))
+        .syscall(linux::__NR_clock_settime, &[1, TIME])
+        .returns(-22)
+        .syscall(linux::__NR_clock_settime, &[0, 0x1000])
+        .returns(-14)
+        .syscall(linux::__NR_clock_settime, &[0, TIME])
+        .returns(-1)
+        .syscall(linux::__NR_settimeofday, &[TIME, 0])
+        .returns(-1)
+        .syscall(linux::__NR_settimeofday, &[0, 0x1000])
+        .returns(-14)
+        .syscall(linux::__NR_adjtimex, &[0x1000])
+        .returns(-14)
+        // A change of the frequency.
+        .store(TIMEX, &words(&[2]))
+        .syscall(linux::__NR_adjtimex, &[TIMEX])
+        .returns(-1)
+        .store(TIMEX, &words(&[0, 77]))
+        .syscall(linux::__NR_adjtimex, &[TIMEX])
+        .returns(5)
+        .expect(TIMEX, &words(&[0, 0, 0, 16_000_000, 16_000_000, 0x40, 2, 1, 32_768_000, 1_700_000_000]))
+        .expect(TIMEX + 88, &words(&[10_000]))
+        .store(TIMEX, &words(&[0xa001]))
+        .syscall(linux::__NR_clock_adjtime, &[0, TIMEX])
+        .returns(5)
+        .syscall(linux::__NR_clock_adjtime, &[1, TIMEX])
+        .returns(-95)
+        .syscall(linux::__NR_clock_adjtime, &[99, TIMEX])
+        .returns(-22)
+        .syscall(linux::__NR_mount, &[TIME, TIME, TIME, 0, 0])
+        .returns(-1)
+        .syscall(linux::__NR_reboot, &[0, 0, 0, 0])
+        .returns(-1)
+        .exits(0);
+    assert_eq!(run(program).0, EXITED);
+}

@@ -25,10 +25,10 @@ pub(super) fn pool_tables(regions: &[Region], largest: LargestPage) -> u64 {
 }
 
 /// Returns the number of page tables for the region area of a cell with `memory_bytes` that may grow by `growth_bytes`:
-/// enough for pages of 4 KiB in all the memory that it may have, 0.2 % of that. The bound is a sixteenth of the
+/// enough for pages of 4 KiB in twice the memory that it may have, 0.4 % of that. The bound is a sixteenth of the
 /// initial memory; a cell that grows beyond sixteen times that maps larger pages.
 pub(super) fn region_tables(memory_bytes: u64, growth_bytes: u64) -> u64 {
-    4 + (memory_bytes.saturating_add(growth_bytes) >> 21).min(memory_bytes >> 16)
+    4 + (memory_bytes.saturating_add(growth_bytes) >> 20).min(memory_bytes >> 16)
 }
 
 #[cfg(test)]

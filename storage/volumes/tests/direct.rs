@@ -117,6 +117,29 @@ fn a_read_passes_an_operation_that_waits_for_the_device() {
 }
 
 #[test]
+fn contents_that_the_reader_keeps_leave_the_cache_and_unwritten_ones_stay() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    with_disk(image_of_files(), |disk| async move {
+        let (cache, volume) = volume(&disk).await;
+        let file = open(&volume, "/3").await;
+        cache.shrink(usize::MAX);
+        let before = cache.len_bytes().0;
+        assert!(file.read_once(4096, 32 << 10).await.unwrap().to_vec() == data(3, 64 << 10)[4096..][..32 << 10]);
+        assert_eq!(cache.len_bytes().0, before, "the blocks stay in the cache");
+        assert!(file.read_chain(4096, 32 << 10).await.unwrap().to_vec() == data(3, 64 << 10)[4096..][..32 << 10]);
+        assert_eq!(cache.len_bytes().0, before + (32 << 10));
+        // Blocks that the device does not have yet are not forgotten.
+        file.write(4096, IoBuf::copy_from_slice(&[7; 4096])).await.unwrap();
+        file.read_once(0, 64 << 10).await.unwrap();
+        assert_eq!(file.read_once(4096, 4096).await.unwrap().to_vec(), [7; 4096]);
+        volume.sync().await.unwrap();
+        assert_eq!(file.read_once(4096, 4096).await.unwrap().to_vec(), [7; 4096]);
+    });
+}
+
+#[test]
 fn views_are_shared_and_keep_their_contents_when_the_file_changes() {
     if !need(Need::E2fsprogs) {
         return;

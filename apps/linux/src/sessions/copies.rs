@@ -21,6 +21,9 @@ const O_TRUNC: u32 = 0o1000;
 const O_NONBLOCK: u32 = 0o4000;
 const O_NOFOLLOW: u32 = 0o400_000;
 
+/// The most bytes of a text of `/proc` or `/sys` that are copied.
+const MOST_TEXT: usize = 1 << 20;
+
 /// The outcome of a copy.
 pub struct CopyOutcome(Result<(), String>);
 
@@ -63,7 +66,19 @@ fn below(base: &str, path: &str) -> String {
 }
 
 fn failed(path: &str, error: Errno) -> String {
-    format!("{path}: {error}")
+    let text = match error {
+        Errno::ENOENT => "there is no such file or folder",
+        Errno::ENOTDIR => "a part of the path is no folder",
+        Errno::EISDIR => "it is a folder",
+        Errno::ENOSPC => "there is no space left",
+        Errno::EROFS => "the file system cannot be written",
+        Errno::EPERM | Errno::EACCES => "the file system does not permit it",
+        Errno::ELOOP => "it is a link, or one of too many links",
+        // Of a device, a pipe or a socket.
+        Errno::EOPNOTSUPP => "it is neither a file nor a folder",
+        _ => return format!("{path}: {error}"),
+    };
+    format!("{path}: {text} ({error})")
 }
 
 /// Sends a file or folder. Returns nothing if the connection was lost.
@@ -125,9 +140,23 @@ async fn send_entry(
                 Ok(file) => file,
                 Err(error) => return Some(Err(error)),
             };
-            let len = metadata.len;
-            outgoing.send(&entry(CopiedKind::File { len })).await?;
+            let mut len = metadata.len;
             let mut sent = 0;
+            // Texts of `/proc` and `/sys` have no length before they are read.
+            if len == 0 {
+                let text = match file.read_bytes(0, MOST_TEXT).await {
+                    Ok(text) => text,
+                    Err(error) => return Some(Err(error)),
+                };
+                len = text.len() as u64;
+                outgoing.send(&entry(CopiedKind::File { len })).await?;
+                for piece in text.chunks(MAX_PIECE) {
+                    outgoing.send(&CellMessage::Contents(piece.to_vec())).await?;
+                }
+                sent = len;
+            } else {
+                outgoing.send(&entry(CopiedKind::File { len })).await?;
+            }
             while sent < len {
                 let now = (len - sent).min(MAX_PIECE as u64) as usize;
                 let mut bytes = match file.read_bytes(sent, now).await {
@@ -141,7 +170,7 @@ async fn send_entry(
             }
             Some(Ok(Vec::new()))
         }
-        _ if name.is_empty() => Some(Err(Errno::EINVAL)),
+        _ if name.is_empty() => Some(Err(Errno::EOPNOTSUPP)),
         _ => Some(Ok(Vec::new())),
     }
 }
