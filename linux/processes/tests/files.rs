@@ -275,3 +275,22 @@ fn a_child_sees_events_of_its_parent_s_watch() {
         .exits(0);
     assert_eq!(run(program), EXITED);
 }
+
+#[test]
+fn the_file_system_of_a_file_is_written() {
+    let cell = Cell::new();
+    let program = Program::new()
+        .syscall(linux::__NR_syncfs, &[99])
+        .returns(-9)
+        .store(DATA, b"/file\0")
+        .syscall(linux::__NR_openat, &[linux::AT_FDCWD as u64, DATA, (linux::O_CREAT | linux::O_RDWR).into(), 0o600])
+        .returns(3)
+        .syscall(linux::__NR_syncfs, &[3])
+        .returns(0)
+        .syscall(linux::__NR_pipe2, &[DATA, 0])
+        .syscall(linux::__NR_syncfs, &[4])
+        .returns(0)
+        .exits(0);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), ExitStatus::Exited(0));
+}

@@ -417,7 +417,7 @@ fn files_and_buffers_are_registered() {
         .then(|program| program.store(DATA + 0x300, &[0; 16 + 8 * 64]))
         .then(|program| registers(program, register::IORING_REGISTER_PROBE, DATA + 0x300, 64, 0))
         .then(|program| program.expect(DATA + 0x310, &[0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 1, 0]))
-        .then(|program| program.expect(DATA + 0x310 + 8 * op::IORING_OP_MADVISE as u64, &[25, 0, 0, 0]))
+        .then(|program| program.expect(DATA + 0x310 + 8 * op::IORING_OP_SEND as u64, &[26, 0, 0, 0]))
         .runs();
 }
 

@@ -367,10 +367,6 @@ calls! {
     __NR_epoll_wait(epoll, events, most, timeout_ms) => files::epoll_wait [wait];
     __NR_epoll_ctl(epoll, operation, descriptor, event) => files::epoll_ctl [wait];
     __NR_tgkill(group, tid, number) => signals::tgkill;
-    __NR_waitid(kind, id, info, options, resources) => processes::waitid [wait];
-    #[doc = "A priority is that of the process, and a weight at block devices."]
-    __NR_ioprio_set(which, who, priority) => scheduling::ioprio_set;
-    __NR_ioprio_get(which, who) => scheduling::ioprio_get;
     __NR_mq_open(name, flags, mode, attributes) => ipc::mq_open [wait];
     __NR_mq_unlink(name) => ipc::mq_unlink [wait];
     __NR_mq_timedsend(descriptor, message, len, priority, timeout) => ipc::mq_timedsend [wait];
@@ -378,6 +374,10 @@ calls! {
     #[doc = "No SIGEV_THREAD. A notification ends with the process, not when it closes the queue."]
     __NR_mq_notify(descriptor, event) => ipc::mq_notify [wait];
     __NR_mq_getsetattr(descriptor, new, old) => ipc::mq_getsetattr [wait];
+    __NR_waitid(kind, id, info, options, resources) => processes::waitid [wait];
+    #[doc = "A priority is that of the process, and a weight at block devices."]
+    __NR_ioprio_set(which, who, priority) => scheduling::ioprio_set;
+    __NR_ioprio_get(which, who) => scheduling::ioprio_get;
     __NR_inotify_init() => files::inotify_init;
     __NR_inotify_add_watch(instance, path, mask) => files::inotify_add_watch [wait];
     __NR_inotify_rm_watch(instance, watch) => files::inotify_rm_watch;
@@ -431,6 +431,7 @@ calls! {
     __NR_open_by_handle_at(mount, handle, flags) => files::open_by_handle_at;
     #[doc = "As adjtimex; CLOCK_REALTIME only."]
     __NR_clock_adjtime(clock, buffer) => time::clock_adjtime [wait];
+    __NR_syncfs(descriptor) => files::syncfs [wait];
     __NR_sendmmsg(descriptor, vector, count, flags) => sockets::sendmmsg [wait];
     __NR_getcpu(core, node) => scheduling::getcpu [wait];
     #[doc = "As sched_setscheduler."]
@@ -449,10 +450,10 @@ calls! {
     __NR_pwritev2(descriptor, vector, count, offset, high, flags) => files::pwritev2 [wait];
     __NR_statx(directory, path, flags, mask, buffer) => files::statx [wait];
     __NR_io_pgetevents(context, least, most, events, timeout, mask) => asynchronous::io_pgetevents [wait];
-    #[doc = "Processes only (no PIDFD_SELF, PIDFD_THREAD); no signals to groups."]
-    __NR_pidfd_send_signal(descriptor, number, info, flags) => process_files::pidfd_send_signal [wait];
     #[doc = "Page faults abort a sequence as well."]
     __NR_rseq(area, len, flags, signature) => crate::rseq::rseq [wait];
+    #[doc = "Processes only (no PIDFD_SELF, PIDFD_THREAD); no signals to groups."]
+    __NR_pidfd_send_signal(descriptor, number, info, flags) => process_files::pidfd_send_signal [wait];
     #[doc = "No IORING_SETUP_SQPOLL, IOPOLL."]
     __NR_io_uring_setup(entries, parameters) => rings::io_uring_setup [wait];
     #[doc = "Files only, no sockets; no multishot operations, no buffers that the kernel chooses."]

@@ -365,6 +365,17 @@ pub async fn sync(thread: &mut Thread) -> CallResult {
     Ok(0)
 }
 
+/// Writes the file system of a file to its volume: the location's, and nothing for files without one. Errors are returned, as in
+/// Linux since 5.8.
+pub async fn syncfs(thread: &mut Thread, descriptor: i32) -> CallResult {
+    let file = thread.files.get(descriptor)?;
+    let mount = file.location().map(|location| location.mount().clone());
+    if let Some(mount) = mount {
+        mount.file_system().sync().await?;
+    }
+    Ok(0)
+}
+
 /// Writes a range of a file to its volume, without its attributes. Without a wait it has no effect: what programs have
 /// written is on its way to the volume.
 pub async fn sync_file_range(
