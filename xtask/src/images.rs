@@ -2,8 +2,8 @@
 //!
 //! The alias `cargo images` (in `.cargo/config.toml`) builds the images that a user can start, without xtask.
 //!
-//! Images that users start, and those whose instructions are counted, are optimised as a whole. The others are images of
-//! tests: a link with LTO over all crates would take half of the time of all builds, for speed that no test measures
+//! The link of an image optimises all of its crates, which takes most of the time of the build. For tests, images that only
+//! tests start are optimised less, and the applications as Linux processes not at all: no test measures their speed
 //! ([decision 0112](../../docs/decisions/0112-time-of-the-tests.md)).
 
 use std::collections::BTreeSet;
@@ -42,13 +42,22 @@ pub const OPTIMISED_AS_A_WHOLE: &str = "--config=profile.release.lto='fat'";
 pub fn build(workspace: &Workspace, wanted: impl Fn(&str) -> bool) -> Result<Vec<Image>, Error> {
     let mut images = workspace.images();
     images.retain(|image| wanted(&image.name));
-    let mut command = cargo(workspace);
-    command.args(["build", "--quiet", "--release", OPTIMISED_AS_A_WHOLE]).args(selection(&images));
-    if images.is_empty() || succeeds(&mut command)? { Ok(images) } else { Err(Error::ImagesNotBuilt) }
+    build_selected(workspace, &images, &[])?;
+    Ok(images)
 }
 
-/// The profile of programs and images for tests alone: optimised, without LTO over all crates.
-const FOR_TESTS: &str = "quick";
+fn build_selected(workspace: &Workspace, images: &[Image], arguments: &[String]) -> Result<(), Error> {
+    let mut command = cargo(workspace);
+    command
+        .args(["build", "--quiet", "--release", OPTIMISED_AS_A_WHOLE])
+        .args(arguments)
+        .args(selection(images));
+    if images.is_empty() || succeeds(&mut command)? { Ok(()) } else { Err(Error::ImagesNotBuilt) }
+}
+
+/// The level of optimisation of an image that only tests start. The link optimises all crates at the level of the image's
+/// own.
+const LEVEL_FOR_TESTS: u8 = 1;
 
 /// Returns the folder with all images as the machine tests use them; its folder `hosted` has the applications as Linux
 /// processes. The files are links to those that cargo builds.
@@ -62,39 +71,39 @@ pub fn folder_for_tests(workspace: &Workspace) -> PathBuf {
 /// [`Error::ImagesNotBuilt`] if cargo fails; cargo has printed the cause. [`Error::Write`].
 pub fn build_for_tests(workspace: &Workspace) -> Result<Vec<Image>, Error> {
     let folder = folder_for_tests(workspace);
-    let built_quickly = workspace.metadata().target_directory.join(FOR_TESTS).into_std_path_buf();
-    let is_whole = |image: &Image| image.kind != ImageKind::Test || gate::NEEDED.contains(&&*image.name);
-    let (whole, quick): (Vec<Image>, Vec<Image>) = workspace.images().into_iter().partition(is_whole);
-    let mut images = build(workspace, |name| whole.iter().any(|image| image.name == name))?;
-    build_quickly(workspace, &selection(&quick))?;
-    images.extend(quick.into_iter().map(|image| Image { path: built_quickly.join(&image.name), ..image }));
+    let mut images = workspace.images();
+    let of_tests = images.iter().filter(|image| is_for_tests_alone(image));
+    let levels = of_tests.map(|image| {
+        format!("--config=profile.release.package.{}.opt-level={LEVEL_FOR_TESTS}", image.package)
+    });
+    build_selected(workspace, &images, &levels.collect::<Vec<_>>())?;
     for image in &mut images {
         image.path = link(&image.path, &folder)?;
     }
-    // After the images: a package with both has one name for them.
+    // Without optimisation, with the libraries of the tests on the host.
     let members = workspace.members();
     let hosted: Vec<&Package> = members.into_iter().filter(|package| is_hosted(package)).collect();
     let packages = hosted.iter().map(|package| format!("--package={}", package.name));
-    build_quickly(
-        workspace,
-        &packages.chain(["--bins".into(), "--features=hosted".into()]).collect::<Vec<_>>(),
-    )?;
-    for target in hosted.iter().flat_map(|package| &package.targets).filter(|target| target.is_bin()) {
-        link(&built_quickly.join(&target.name), &folder.join("hosted"))?;
+    let mut command = cargo(workspace);
+    command.args(["build", "--quiet", "--bins", "--features=hosted"]).args(packages);
+    if !succeeds(&mut command)? {
+        return Err(Error::ImagesNotBuilt);
     }
-    images.sort_by(|a, b| a.name.cmp(&b.name));
+    let built = workspace.metadata().target_directory.join("debug").into_std_path_buf();
+    for target in hosted.iter().flat_map(|package| &package.targets).filter(|target| target.is_bin()) {
+        link(&built.join(&target.name), &folder.join("hosted"))?;
+    }
     Ok(images)
+}
+
+/// Returns whether users do not start the image, and the gate does not count its instructions.
+fn is_for_tests_alone(image: &Image) -> bool {
+    image.kind == ImageKind::Test && !gate::NEEDED.contains(&&*image.name)
 }
 
 /// Returns whether a package has a program that also runs as a Linux process.
 fn is_hosted(package: &Package) -> bool {
     package.features.contains_key("hosted") && package.targets.iter().any(|target| target.is_bin())
-}
-
-fn build_quickly(workspace: &Workspace, arguments: &[String]) -> Result<(), Error> {
-    let mut command = cargo(workspace);
-    command.args(["build", "--quiet", "--profile", FOR_TESTS]).args(arguments);
-    if succeeds(&mut command)? { Ok(()) } else { Err(Error::ImagesNotBuilt) }
 }
 
 /// Makes a link to `file` in `folder` in place of an earlier one, and returns its path.

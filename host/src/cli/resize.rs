@@ -129,7 +129,9 @@ fn cores_text(name: &str, mode: Mode, resized: &CoresResized) -> String {
     }
     let numbers: Vec<String> = cores.iter().map(ToString::to_string).collect();
     let moved = if after > before { "came" } else { "left" };
-    format!("{name}: {verb} {after} core{plural}, {before} before: {} {moved}", numbers.join(", "))
+    let several = if cores.len() == 1 { "" } else { "s" };
+    let numbers = numbers.join(", ");
+    format!("{name}: {verb} {after} core{plural}, {before} before: core{several} {numbers} {moved}")
 }
 
 /// Describes the result for the memory.
@@ -191,8 +193,8 @@ mod tests {
         };
         let text =
             |before, after, cores: &[u32]| cores_text("kv", Mode::Apply, &resized(before, after, cores));
-        assert_eq!(text(1, 3, &[4, 5]), "kv: has 3 cores, 1 before: 4, 5 came");
-        assert_eq!(text(2, 1, &[4]), "kv: has 1 core, 2 before: 4 left");
+        assert_eq!(text(1, 3, &[4, 5]), "kv: has 3 cores, 1 before: cores 4, 5 came");
+        assert_eq!(text(2, 1, &[4]), "kv: has 1 core, 2 before: core 4 left");
         assert_eq!(text(2, 2, &[]), "kv: has 2 cores, as before");
     }
 }

@@ -46,7 +46,7 @@ impl<H: Hardware> Cells<H> {
         let most = self.core.inventory().cores.count_for_cells() as u64;
         let count = wanted.change.of(before.into()).filter(|count| (1..=most).contains(count));
         let Some(after) = count.map(|count| count as u32) else {
-            let what = format!("{:?} has {before} cores, and can have 1 to {most}", cell.spec.name);
+            let what = format!("{:?} can have 1 to {most} cores, and has {before}", cell.spec.name);
             return Err(ManagementError::OutOfLimits(what));
         };
         let (policy, node) = (cell.spec.placement.policy, cell.spec.placement.node);
