@@ -36,6 +36,15 @@ pub enum Delivery {
     Closed,
 }
 
+impl From<SendError> for Delivery {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Full => Self::Full,
+            SendError::TooLong { .. } | SendError::Broken => Self::Closed,
+        }
+    }
+}
+
 /// Sends a message of one line over each of several channels, with one fence for all. No member delays another: the
 /// deliveries, in the order of the channels, say which did not get it.
 pub fn multicast<'a, C>(channels: C, message: &Message) -> Vec<Delivery>
@@ -55,8 +64,7 @@ where
             channel.link.notify(must);
             Delivery::Sent
         }
-        Err(SendError::Full) => Delivery::Full,
-        Err(SendError::TooLong { .. } | SendError::Broken) => Delivery::Closed,
+        Err(error) => error.into(),
     };
     channels.zip(posted).map(deliver).collect()
 }
@@ -238,9 +246,16 @@ impl Channel {
 
     /// Sends a message of one line if the ring has room for it.
     pub fn try_write_message(&self, message: &Message) -> Delivery {
-        match multicast([self], message)[..] {
-            [delivery] => delivery,
-            _ => Delivery::Closed,
+        if !self.link.is_open() {
+            return Delivery::Closed;
+        }
+        let sent = self.link.rings.borrow_mut().send_message(message);
+        match sent {
+            Ok(must) => {
+                self.link.notify(must);
+                Delivery::Sent
+            }
+            Err(error) => error.into(),
         }
     }
 
