@@ -48,7 +48,8 @@ fn traffic_takes_a_link_if_both_cells_agree_and_survives_their_ends() {
     assert_eq!(path(&isola, "pipe"), "link");
     let captured = isola.run(&["capture", "pipe", "--port", "5002", "--count", "20"]).ok();
     assert!(captured.contains(" in ") && captured.contains(" out "), "{captured}");
-    let bytes = captured.lines().filter_map(|line| line.strip_suffix(" bytes")?.rsplit(' ').next()?.parse().ok());
+    let bytes =
+        captured.lines().filter_map(|line| line.strip_suffix(" bytes")?.rsplit(' ').next()?.parse().ok());
     assert!(bytes.max() > Some(10_000), "long frames: {captured}");
     // The server is killed under load; its next life resets the connection.
     isola.run(&["kill", "pipe"]).ok();

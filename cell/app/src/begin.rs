@@ -7,8 +7,8 @@ use core::future::Future;
 use isola_abi::grid::GridSetup;
 use isola_ebbs::platform;
 use isola_events::{exit, spawn_task};
-use isola_net::add_activity_rule;
 use isola_neighbours::over_links;
+use isola_net::add_activity_rule;
 use isola_net::interface::NetworkError;
 use isola_resources::GridResource;
 

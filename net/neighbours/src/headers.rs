@@ -6,7 +6,7 @@ const ETHERNET_LEN: usize = 14;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// The ports of DHCP and DHCPv6: the switch checks who is a server, so these datagrams take the device.
+/// The ports of DHCP and DHCPv6: only the switch can refuse the datagrams of a false server, so they take the device.
 const CONFIGURATION_PORTS: [u16; 4] = [67, 68, 546, 547];
 
 /// The addresses of a TCP or UDP frame.

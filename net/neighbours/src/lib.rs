@@ -18,7 +18,7 @@
 //! numbers stay those of TCP, so the connection continues over the device at the same byte when the link ends; frames that
 //! were on the way are retransmitted.
 //!
-//! **Who sends.** A frame is accepted from a link only if its source hardware address is the one that the supervisor names,
+//! **Addresses.** A frame is accepted from a link only if its source hardware address is the one that the supervisor names,
 //! and its source IP address belongs to that hardware address according to ARP or neighbour discovery, which always take
 //! the device, where the switch checks them.
 //!
