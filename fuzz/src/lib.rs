@@ -47,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "kv_session", run: kv::session },
     Target { name: "kv_stream", run: kv::stream },
     Target { name: "kv_text", run: kv::text },
+    Target { name: "link_driver", run: links::driver },
     Target { name: "link_rings", run: links::ring },
     Target { name: "linux_calls", run: linux_calls::calls },
     Target { name: "linux_memory", run: linux::memory },

@@ -1,7 +1,10 @@
-//! Links between cells: the rings with a hostile peer.
+//! Links between cells: the rings with a hostile peer, and the device side of virtio with a hostile driver.
 
 use crate::input::InputReader;
 use isola_link_rings::{Broken, HEADER_LINES, Half, LINE_BYTES, LINE_WORDS, Ring, SendError};
+use isola_virtio_device::block::{BlockRequest, BlockSettings, BlockStatus};
+use isola_virtio_device::queue::{EVENT_INDEX, INDIRECT_DESCRIPTORS, VERSION_1};
+use isola_virtio_device::{DeviceQueue, DriverMemory, QueuePlace};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,5 +50,45 @@ pub fn ring(bytes: &[u8]) {
         };
         assert!(!is_broken || ring.is_broken());
         assert!(!was_broken || ring.is_broken());
+    }
+}
+
+/// Serves a driver that writes any words at any place between two requests. Everything that a chain names is in the memory.
+pub fn driver(bytes: &[u8]) {
+    const LEN: usize = 4096;
+    let settings = BlockSettings {
+        sectors: 64,
+        block_len: 512,
+        physical_block_len: 4096,
+        most_bytes: 4096,
+        is_read_only: false,
+        has_cache: true,
+    };
+    let words: Arc<[AtomicU64]> = (0..LEN / 8).map(|_| AtomicU64::new(0)).collect();
+    let place = QueuePlace { size: 4, descriptors: 0, available: 64, used: 128 };
+    let features = VERSION_1 | EVENT_INDEX | INDIRECT_DESCRIPTORS;
+    let queue = DeviceQueue::new(DriverMemory::new(words.clone(), 0), place, features);
+    let mut queue = queue.expect("it is in the memory");
+    let mut input = InputReader::new(bytes);
+    while !input.is_over() {
+        let index = usize::from(input.byte()) | usize::from(input.byte() & 1) << 8;
+        let mut value = [0; 8];
+        value.iter_mut().for_each(|byte| *byte = input.byte());
+        words[index].store(u64::from_le_bytes(value), Ordering::Relaxed);
+        let Ok(Some(chain)) = queue.take() else {
+            queue.arm();
+            continue;
+        };
+        assert!(chain.segments.iter().all(|segment| segment.offset + segment.len <= LEN));
+        match BlockRequest::parse(queue.memory(), chain, &settings) {
+            Ok(request) => {
+                request.copy_out(queue.memory(), 0, &vec![7; request.data_len]);
+                request.finish(&mut queue, BlockStatus::Ok);
+                queue.must_notify();
+            }
+            Err(fault) => {
+                queue.break_off(fault);
+            }
+        }
     }
 }

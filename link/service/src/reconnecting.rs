@@ -290,3 +290,6 @@ impl BlockControl for ServedControl {
         self.sectors
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,7 +34,7 @@ fn busy() -> (Rig, BlockDevice, Queue, FakeDisk) {
 }
 
 #[test]
-fn a_status_that_does_not_exist_fails_all_requests() {
+pub(super) fn a_status_that_does_not_exist_fails_all_requests() {
     for status in [3, 4, 0x80, 0xfe, 0xff] {
         let (rig, _device, queue, mut disk) = busy();
         let (chain, _) = disk.take().unwrap();
@@ -44,7 +44,7 @@ fn a_status_that_does_not_exist_fails_all_requests() {
 }
 
 #[test]
-fn a_request_returned_without_a_status_fails_all_requests() {
+pub(super) fn a_request_returned_without_a_status_fails_all_requests() {
     let (rig, _device, mut queue, mut disk) = busy();
     // The memory of the status had a valid one before.
     disk.execute_all();
@@ -60,7 +60,7 @@ fn a_request_returned_without_a_status_fails_all_requests() {
 }
 
 #[test]
-fn success_of_a_read_with_missing_bytes_fails_all_requests() {
+pub(super) fn success_of_a_read_with_missing_bytes_fails_all_requests() {
     for written in [0, 1, 1023] {
         let (rig, _device, queue, mut disk) = busy();
         let (chain, _) = disk.take().unwrap();
@@ -77,7 +77,7 @@ fn success_of_a_read_with_missing_bytes_fails_all_requests() {
 }
 
 #[test]
-fn wrong_ids_lengths_and_indices_fail_all_requests() {
+pub(super) fn wrong_ids_lengths_and_indices_fail_all_requests() {
     let (rig, _device, queue, mut disk) = busy();
     let (chain, _) = disk.take().unwrap();
     disk.refuse(&chain, OK, 1026);
@@ -98,7 +98,7 @@ fn wrong_ids_lengths_and_indices_fail_all_requests() {
 }
 
 #[test]
-fn a_request_that_is_returned_twice_completes_once() {
+pub(super) fn a_request_that_is_returned_twice_completes_once() {
     let (rig, _device, mut queue, mut disk) = busy();
     let (chain, _) = disk.take().unwrap();
     disk.refuse(&chain, IO_ERROR, 0);
@@ -108,7 +108,7 @@ fn a_request_that_is_returned_twice_completes_once() {
 }
 
 #[test]
-fn requests_of_a_device_that_is_given_up_fail() {
+pub(super) fn requests_of_a_device_that_is_given_up_fail() {
     let (rig, _device, mut queue, _disk) = busy();
     assert!(queue.take_completed().is_none());
     queue.give_up();

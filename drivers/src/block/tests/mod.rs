@@ -1,5 +1,6 @@
-//! A block device from reset to running, its requests, and reset, over both buses.
+//! A block device from reset to running, its requests, and reset, over all transports.
 
+mod channel;
 mod hostile;
 mod limits;
 mod random;
@@ -72,6 +73,9 @@ impl Rig {
     }
 
     fn start(&self, options: &BlockOptions<'_>) -> Result<(BlockDevice, Vec<Queue>), DeviceError> {
+        if channel::is_selected() {
+            return self.start_over_channel(options);
+        }
         self.start_on(Box::new(MmioTransport::new(mmio(&self.device)).unwrap()), options)
     }
 

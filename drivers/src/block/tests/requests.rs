@@ -4,7 +4,7 @@ use super::*;
 use crate::fake::disk::{IO_ERROR, UNSUPPORTED};
 
 #[test]
-fn data_is_written_and_read_without_copies() {
+pub(super) fn data_is_written_and_read_without_copies() {
     for offered in [EVERYTHING, EVERYTHING & !INDIRECT, EVERYTHING & !EVENT_INDEX] {
         let rig = Rig::new(offered);
         let (_device, mut queue, mut disk) = rig.start_one();
@@ -33,7 +33,7 @@ fn data_is_written_and_read_without_copies() {
 }
 
 #[test]
-fn flushes_discards_and_writes_of_zeros_reach_the_device() {
+pub(super) fn flushes_discards_and_writes_of_zeros_reach_the_device() {
     let rig = Rig::new(EVERYTHING);
     let (_device, mut queue, mut disk) = rig.start_one();
     disk.bytes.fill(1);
@@ -59,7 +59,7 @@ fn flushes_discards_and_writes_of_zeros_reach_the_device() {
 }
 
 #[test]
-fn a_device_that_frees_no_storage_is_not_asked_to() {
+pub(super) fn a_device_that_frees_no_storage_is_not_asked_to() {
     let rig = Rig::new(EVERYTHING);
     rig.configure(56, &[0]);
     let (_device, mut queue, mut disk) = rig.start_one();
@@ -69,7 +69,7 @@ fn a_device_that_frees_no_storage_is_not_asked_to() {
 }
 
 #[test]
-fn errors_of_the_device_complete_with_the_buffer() {
+pub(super) fn errors_of_the_device_complete_with_the_buffer() {
     let rig = Rig::new(EVERYTHING);
     let (_device, mut queue, mut disk) = rig.start_one();
     for (status, outcome) in [(IO_ERROR, Outcome::IoError), (UNSUPPORTED, Outcome::Unsupported)] {
@@ -88,7 +88,7 @@ fn errors_of_the_device_complete_with_the_buffer() {
 }
 
 #[test]
-fn a_full_queue_returns_the_request_until_completions_are_taken() {
+pub(super) fn a_full_queue_returns_the_request_until_completions_are_taken() {
     let rig = Rig::new(EVERYTHING & !INDIRECT);
     let (_device, mut queue, mut disk) = rig.start_one();
     // Three of the sixteen descriptors each.
@@ -112,7 +112,7 @@ fn a_full_queue_returns_the_request_until_completions_are_taken() {
 }
 
 #[test]
-fn completions_report_the_requests_ahead_in_any_order() {
+pub(super) fn completions_report_the_requests_ahead_in_any_order() {
     let rig = Rig::new(EVERYTHING);
     let (_device, mut queue, mut disk) = rig.start_one();
     for tag in 0..3 {
@@ -134,7 +134,7 @@ fn completions_report_the_requests_ahead_in_any_order() {
 }
 
 #[test]
-fn long_requests_use_a_table_while_one_is_free() {
+pub(super) fn long_requests_use_a_table_while_one_is_free() {
     let rig = Rig::new(EVERYTHING);
     let (_device, mut queue, mut disk) = rig.start_one();
     // Two tables for sixteen descriptors, then eight descriptors of the ring.
@@ -152,7 +152,7 @@ fn long_requests_use_a_table_while_one_is_free() {
 }
 
 #[test]
-fn interrupts_are_off_until_enabled() {
+pub(super) fn interrupts_are_off_until_enabled() {
     for offered in [EVERYTHING, EVERYTHING & !EVENT_INDEX] {
         let rig = Rig::new(offered);
         let (_device, mut queue, mut disk) = rig.start_one();
@@ -178,7 +178,7 @@ fn interrupts_are_off_until_enabled() {
 }
 
 #[test]
-fn a_busy_device_is_not_notified() {
+pub(super) fn a_busy_device_is_not_notified() {
     let rig = Rig::new(EVERYTHING);
     let (_device, mut queue, disk) = rig.start_one();
     disk.ring.refuse_notice();
@@ -191,7 +191,7 @@ fn a_busy_device_is_not_notified() {
 }
 
 #[test]
-fn requests_allocate_nothing() {
+pub(super) fn requests_allocate_nothing() {
     let rig = Rig::new(EVERYTHING);
     let (_device, mut queue, mut disk) = rig.start_one();
     lock(&rig.device).notices.reserve(1000);
