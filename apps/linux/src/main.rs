@@ -68,13 +68,8 @@ async fn main(arguments: Arguments) -> ExitCode {
     let budget = Arc::new(budget);
     memory::account_for(&budget, root.volumes());
     let holders = memory::give_back(root.volumes());
-    let system = System::new(
-        user_mode,
-        Arc::new(CellEnvironment),
-        budget,
-        root.namespace.clone(),
-        options.traces,
-    );
+    let system =
+        System::new(user_mode, Arc::new(CellEnvironment), budget, root.namespace.clone(), options.traces);
     if let Err(error) = root.mount_generated(&system).await {
         println!("linux: {error}");
         return ExitCode::FAILURE;

@@ -5,11 +5,11 @@ use core::ops::Range;
 use isola::events::activity::APPLICATION;
 use isola::memory::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
 use isola::prelude::*;
+use isola::sync::Once;
 use isola::{MemoryPart, serve_memory_parts};
 use isola_abi::id::ActivityId;
 use isola_linux_files::{VolumeFs, pages_in_memory};
 use isola_linux_memory::FrameBudget;
-use isola::sync::Once;
 
 /// The memory of a page of a program or a file: the page, and the count of its references.
 const PAGE_MEMORY: u64 = 4096 + 32;
@@ -30,7 +30,8 @@ pub fn account_for(budget: &Arc<FrameBudget>, volumes: &[Arc<VolumeFs>]) {
 
 /// Returns the bytes of the pages of volumes' files that the volumes have as well, and of those that they do not have yet.
 fn pages_of_volumes() -> (u64, u64) {
-    let counts = COUNTED.get().into_iter().flat_map(|counted| &counted.volumes).map(|files| files.page_counts());
+    let counts =
+        COUNTED.get().into_iter().flat_map(|counted| &counted.volumes).map(|files| files.page_counts());
     counts.fold((0, 0), |sum, (clean, dirty)| (sum.0 + clean * PAGE_MEMORY, sum.1 + dirty * PAGE_MEMORY))
 }
 

@@ -65,6 +65,7 @@ mod volume_server;
 mod on;
 
 pub use arguments::{Arguments, ExitCode};
+pub use isola_abi::query::MemoryPart;
 pub use isola_channels as channels;
 pub use isola_events as events;
 pub use isola_events::future;
@@ -78,7 +79,6 @@ pub use isola_rcu as rcu;
 pub use isola_resolver as resolver;
 pub use isola_resources as grid;
 pub use isola_user_mode as user_mode;
-pub use isola_abi::query::MemoryPart;
 pub use memory_account::{memory_parts, serve_memory_parts};
 pub use processes::{MAX_PROCESSES, ProcessUsage, serve_processes};
 pub use session::{SessionKey, serve_sessions};

@@ -23,7 +23,8 @@ use isola_memory::regions::Account;
 use isola_platform::block::VolumePort;
 use isola_platform::network::NetworkPort;
 use isola_platform::{
-    Clock, CoreIndex, CoreSet, LinkPort, MemoryDemand, PlatformMemory, PendingVectors, Platform, ResumeOutcome, Sampler,
+    Clock, CoreIndex, CoreSet, LinkPort, MemoryDemand, PendingVectors, Platform, PlatformMemory,
+    ResumeOutcome, Sampler,
 };
 
 /// The vector of the core's timer. It has no handler: it ends a halt, and the loop checks its alarms.

@@ -57,7 +57,8 @@ fn parts_text(parts: &[MemoryPart]) -> String {
         let chosen = parts.iter().filter(|part| kind.is_none_or(|kind| part.kind == kind));
         chosen.fold(0_u64, |sum, part| sum.saturating_add(part.bytes))
     };
-    let mut rows: Vec<_> = parts.iter().map(|part| row(&part.name, kind_name(part.kind), part.bytes)).collect();
+    let mut rows: Vec<_> =
+        parts.iter().map(|part| row(&part.name, kind_name(part.kind), part.bytes)).collect();
     for kind in [MemoryKind::Used, MemoryKind::Cached] {
         rows.push(row("sum", kind_name(kind), sum(Some(kind))));
     }

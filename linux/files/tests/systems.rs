@@ -6,10 +6,10 @@ use common::{CWD, System, Wakes, now, poll, read, write};
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::locks::{self, FileLock, LockFamily, LockKind, LockOwner, LockRegion};
 use isola_linux_files::{
-    Caller, CallerIds, Console, ConsoleOutput, Credentials, Detach, DeviceNumber, DeviceTable, Errno, FixedDirectory,
-    GeneratedDirectory, InodeKind, LinkTarget, MemoryFiles, MountFlags, MountedFileSystem, OnExec,
-    OwnerChange, ProcessDirectories, TimeChange, Timestamp, TmpFs, TmpFsOptions, device_file_system, pipe,
-    proc_file_system, sys_file_system,
+    Caller, CallerIds, Console, ConsoleOutput, Credentials, Detach, DeviceNumber, DeviceTable, Errno,
+    FixedDirectory, GeneratedDirectory, InodeKind, LinkTarget, MemoryFiles, MountFlags, MountedFileSystem,
+    OnExec, OwnerChange, ProcessDirectories, TimeChange, Timestamp, TmpFs, TmpFsOptions, device_file_system,
+    pipe, proc_file_system, sys_file_system,
 };
 use isola_linux_memory::UserBuffer;
 use std::sync::Arc;

@@ -42,7 +42,13 @@ impl Registration {
 }
 
 /// `rseq`.
-pub async fn rseq(thread: &mut Thread, address: u64, len: u32, flags: u32, signature: u32) -> Result<u64, Errno> {
+pub async fn rseq(
+    thread: &mut Thread,
+    address: u64,
+    len: u32,
+    flags: u32,
+    signature: u32,
+) -> Result<u64, Errno> {
     match (thread.rseq, flags) {
         (None, UNREGISTER) => Err(Errno::EINVAL),
         (Some(known), UNREGISTER) => {

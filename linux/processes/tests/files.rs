@@ -283,7 +283,10 @@ fn the_file_system_of_a_file_is_written() {
         .syscall(linux::__NR_syncfs, &[99])
         .returns(-9)
         .store(DATA, b"/file\0")
-        .syscall(linux::__NR_openat, &[linux::AT_FDCWD as u64, DATA, (linux::O_CREAT | linux::O_RDWR).into(), 0o600])
+        .syscall(
+            linux::__NR_openat,
+            &[linux::AT_FDCWD as u64, DATA, (linux::O_CREAT | linux::O_RDWR).into(), 0o600],
+        )
         .returns(3)
         .syscall(linux::__NR_syncfs, &[3])
         .returns(0)

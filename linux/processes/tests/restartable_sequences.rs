@@ -133,10 +133,7 @@ fn children_inherit_the_registration_and_threads_and_new_programs_do_not() {
         .exits(0);
     let cell = Cell::new();
     cell.install("/program", program);
-    let second = Program::new()
-        .syscall(linux::__NR_rseq, &[AREA, 32, 0, SIGNATURE])
-        .returns(0)
-        .exits(0);
+    let second = Program::new().syscall(linux::__NR_rseq, &[AREA, 32, 0, SIGNATURE]).returns(0).exits(0);
     cell.install_at("/second", CODE + 0x10_0000, second);
     assert_eq!(cell.run(&["/program"]), EXITED);
 }

@@ -126,9 +126,13 @@ fn contents_that_the_reader_keeps_leave_the_cache_and_unwritten_ones_stay() {
         let file = open(&volume, "/3").await;
         cache.shrink(usize::MAX);
         let before = cache.len_bytes().0;
-        assert!(file.read_once(4096, 32 << 10).await.unwrap().to_vec() == data(3, 64 << 10)[4096..][..32 << 10]);
+        assert!(
+            file.read_once(4096, 32 << 10).await.unwrap().to_vec() == data(3, 64 << 10)[4096..][..32 << 10]
+        );
         assert_eq!(cache.len_bytes().0, before, "the blocks stay in the cache");
-        assert!(file.read_chain(4096, 32 << 10).await.unwrap().to_vec() == data(3, 64 << 10)[4096..][..32 << 10]);
+        assert!(
+            file.read_chain(4096, 32 << 10).await.unwrap().to_vec() == data(3, 64 << 10)[4096..][..32 << 10]
+        );
         assert_eq!(cache.len_bytes().0, before + (32 << 10));
         // Blocks that the device does not have yet are not forgotten.
         file.write(4096, IoBuf::copy_from_slice(&[7; 4096])).await.unwrap();

@@ -274,7 +274,11 @@ impl Pages {
 
     /// Returns the bytes of the records of all pages, which are part of the memory in use.
     pub fn record_bytes(&self) -> usize {
-        self.ranges.iter().filter(|range| range.pages() > 0).map(|range| range.record_pages() as usize * PAGE_SIZE).sum()
+        self.ranges
+            .iter()
+            .filter(|range| range.pages() > 0)
+            .map(|range| range.record_pages() as usize * PAGE_SIZE)
+            .sum()
     }
 
     /// Sets the obtainable memory, in bytes. It counts as free for the memory pressure.

@@ -19,7 +19,8 @@ mod table;
 pub use messages::{MOST_MESSAGE_BYTES, MOST_QUEUE_BYTES, Message, MessageQueue, MessageSelector, Messages};
 pub use permissions::{IpcCaller, Permissions};
 pub use posix_queues::{
-    MOST_LEN, MOST_MESSAGES, MOST_QUEUES, PRIORITIES, PosixQueue, PosixQueues, QueueNotice, QueueRequest, QueueSize,
+    MOST_LEN, MOST_MESSAGES, MOST_QUEUES, PRIORITIES, PosixQueue, PosixQueues, QueueNotice, QueueRequest,
+    QueueSize,
 };
 pub use semaphores::{
     MOST_OPERATIONS, MOST_SEMAPHORES, MOST_VALUE, Operation, Semaphore, SemaphoreSet, Semaphores, SetPart,

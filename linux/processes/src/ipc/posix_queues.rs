@@ -11,12 +11,17 @@ use crate::process::Process;
 use crate::signals::{Signal, SignalFacts, SignalInfo};
 use crate::{Errno, credentials::Credentials};
 use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::fmt;
-use isola_linux_abi::numbers::{CAP_FOWNER, CAP_SYS_RESOURCE, O_ACCMODE, O_CREAT, O_EXCL, O_RDONLY, O_WRONLY};
-use isola_linux_files::{Events, FileObject, InodeKind, Metadata, Pollee};
+use isola_linux_abi::numbers::{
+    CAP_FOWNER, CAP_SYS_RESOURCE, O_ACCMODE, O_CREAT, O_EXCL, O_RDONLY, O_WRONLY,
+};
+use isola_linux_files::{Events, FileObject, InodeKind, Metadata, Outcome, Pollee};
+use isola_linux_memory::UserBuffer;
 use spin::Mutex;
 
 /// The most names.
@@ -180,7 +185,11 @@ impl PosixQueues {
             size: request.size,
             state: Mutex::default(),
             pollee: Pollee::new(),
-            _reservation: self.reserve(caller.credentials, messages * (len + MESSAGE_OVERHEAD), request.most_bytes)?,
+            _reservation: self.reserve(
+                caller.credentials,
+                messages * (len + MESSAGE_OVERHEAD),
+                request.most_bytes,
+            )?,
         });
         names.insert(name.to_vec(), queue.clone());
         Ok(queue)
@@ -274,7 +283,7 @@ impl PosixQueue {
     }
 
     /// Returns the number of messages.
-    pub fn len(&self) -> u64 {
+    pub fn message_count(&self) -> u64 {
         self.state.lock().messages.len() as u64
     }
 
@@ -290,7 +299,12 @@ impl PosixQueue {
     /// [`Errno::EBUSY`] if another process, or the same one, has asked before.
     pub fn notify(&self, process: &Arc<Process>, notice: QueueNotice) -> Result<(), Errno> {
         let mut state = self.state.lock();
-        if state.notification.as_ref().and_then(|old| old.process.upgrade()).is_some_and(|old| !old.has_ended()) {
+        if state
+            .notification
+            .as_ref()
+            .and_then(|old| old.process.upgrade())
+            .is_some_and(|old| !old.has_ended())
+        {
             return Err(Errno::EBUSY);
         }
         state.notification = Some(Notification { process: Arc::downgrade(process), notice });
@@ -306,11 +320,46 @@ impl PosixQueue {
     }
 }
 
+/// `sigev_notify` of a notice.
+const SIGEV_SIGNAL: u32 = 0;
+const SIGEV_NONE: u32 = 1;
+
+impl PosixQueue {
+    /// Returns what a read of the descriptor returns: the bytes of all messages, and the notification.
+    fn text(&self) -> String {
+        let state = self.state.lock();
+        let bytes: usize = state.messages.values().map(Vec::len).sum();
+        let asked =
+            state.notification.as_ref().and_then(|asked| Some((asked.process.upgrade()?.pid, asked.notice)));
+        drop(state);
+        let (notify, signal, pid) = match asked {
+            None => (0, 0, 0),
+            Some((pid, QueueNotice::Nothing)) => (SIGEV_NONE, 0, pid),
+            Some((pid, QueueNotice::Signal(signal, _))) => (SIGEV_SIGNAL, signal.number(), pid),
+        };
+        format!("QSIZE:{bytes:<10} NOTIFY:{notify:<5} SIGNO:{signal:<5} NOTIFY_PID:{pid:<6}\n")
+    }
+}
+
 impl FileObject for PosixQueue {
+    fn has_offsets(&self) -> bool {
+        true
+    }
+
+    fn read_at<'a>(&'a self, offset: u64, buffer: &'a mut UserBuffer) -> Outcome<'a, usize> {
+        let text = self.text();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+        Outcome::ok(buffer.write(&text.as_bytes()[start..]))
+    }
+
+    fn write_at<'a>(&'a self, _: u64, _: &'a mut UserBuffer) -> Outcome<'a, usize> {
+        Outcome::error(Errno::EINVAL)
+    }
+
     fn ready(&self) -> Events {
-        let len = self.len();
-        let read = if len > 0 { Events::IN } else { Events::NONE };
-        let write = if len < self.size.messages { Events::OUT } else { Events::NONE };
+        let count = self.message_count();
+        let read = if count > 0 { Events::IN } else { Events::NONE };
+        let write = if count < self.size.messages { Events::OUT } else { Events::NONE };
         read | write
     }
 

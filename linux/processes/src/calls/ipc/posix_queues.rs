@@ -72,7 +72,12 @@ async fn end_of_wait(thread: &Thread, timeout: u64) -> Result<Option<u64>, Errno
 }
 
 /// Waits for an event of a queue.
-async fn wait_for(thread: &Thread, file: &OpenFile, events: Events, until_ns: Option<u64>) -> Result<(), Errno> {
+async fn wait_for(
+    thread: &Thread,
+    file: &OpenFile,
+    events: Events,
+    until_ns: Option<u64>,
+) -> Result<(), Errno> {
     if file.is_nonblocking() {
         return Err(Errno::EAGAIN);
     }
@@ -186,7 +191,7 @@ pub async fn mq_getsetattr(thread: &mut Thread, descriptor: i32, new: u64, old: 
     };
     let file = file_of(thread, descriptor)?;
     let queue = queue_of(&file)?;
-    let former = [u64::from(file.flags() & O_NONBLOCK), queue.size.messages, queue.size.len, queue.len()];
+    let former = [u64::from(file.flags() & O_NONBLOCK), queue.size.messages, queue.size.len, queue.message_count()];
     if let Some(flags) = flags {
         file.set_flags(file.flags() & !O_NONBLOCK | flags);
     }
