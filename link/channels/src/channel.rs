@@ -17,7 +17,7 @@ use isola_events::{spawn_task, yield_now};
 use isola_link_rings::{Broken, Message, Posted, SendError, fence_posts};
 
 /// The number of packets after which a reader gives way to other events.
-pub const READS_IN_A_ROW: u32 = 16;
+pub const READS_IN_A_ROW: u32 = 32;
 
 impl From<Broken> for ChannelError {
     fn from(_: Broken) -> Self {

@@ -215,15 +215,17 @@ where
     /// # Errors
     /// [`Broken`].
     pub fn receive(&mut self, packet: &mut Vec<u8>) -> Result<bool, Broken> {
-        packet.clear();
-        let Some((len, count)) = self.next_packet()? else { return Ok(false) };
-        packet.reserve_exact(count as usize * LINE_BYTES);
-        let mut skip = 1;
-        for number in 0..count {
-            for word in self.peer.line(self.tail + number).iter().skip(skip) {
-                packet.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-            }
-            skip = 0;
+        let Some((len, count)) = self.next_packet().inspect_err(|_| packet.clear())? else {
+            packet.clear();
+            return Ok(false);
+        };
+        let all_bytes = count as usize * LINE_BYTES - 8;
+        packet.reserve_exact(all_bytes.saturating_sub(packet.len()));
+        packet.resize(all_bytes, 0);
+        let (first, rest) = packet.split_at_mut(MESSAGE_BYTES);
+        copy_line(first, self.peer.line(self.tail).get(1..).unwrap_or_default());
+        for (index, part) in (self.tail + 1..).zip(rest.as_chunks_mut::<LINE_BYTES>().0) {
+            copy_line(part, self.peer.line(index));
         }
         packet.truncate(len as usize);
         self.tail += count;
@@ -374,9 +376,15 @@ where
         {
             word.store(header_of(index, len), Ordering::Relaxed);
         }
-        for (word, part) in words.zip(bytes.chunks(8)) {
+        let (whole, rest) = bytes.as_chunks::<8>();
+        for part in whole {
+            if let Some(word) = words.next() {
+                word.store(u64::from_le_bytes(*part), Ordering::Relaxed);
+            }
+        }
+        if let Some(word) = words.next().filter(|_| !rest.is_empty()) {
             let mut value = [0; 8];
-            value.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+            value.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
             word.store(u64::from_le_bytes(value), Ordering::Relaxed);
         }
     }
@@ -385,6 +393,14 @@ where
     fn fail<T>(&mut self) -> Result<T, Broken> {
         self.trust = Trust::Broken;
         Err(Broken)
+    }
+}
+
+/// Copies the words of a line.
+#[inline]
+fn copy_line(to: &mut [u8], from: &[AtomicU64]) {
+    for (to, from) in to.as_chunks_mut::<8>().0.iter_mut().zip(from) {
+        *to = from.load(Ordering::Relaxed).to_le_bytes();
     }
 }
 

@@ -2,8 +2,8 @@
 //! instruction of any core. Prints `cost NAME PICOSECONDS` for each operation, and `costs: done`.
 
 use core::time::Duration;
-use isola::channels::{Channel, ChannelError, Delivery, Message, multicast, open};
-use isola::events::{Instant, now, sleep};
+use isola::channels::{Channel, ChannelError, Delivery, Message, listen, multicast, open};
+use isola::events::{Instant, now, sleep, spawn_task};
 use isola::prelude::*;
 
 /// The rounds of a measurement, those before it, and the pause between two.
@@ -15,22 +15,31 @@ const PAUSE: Duration = Duration::from_micros(60);
 const BATCH: u64 = 63;
 const BATCHES: usize = 51;
 
-/// The time in which the sender of a batch has finished, and that after which it begins.
-const BATCH_TIME: Duration = Duration::from_micros(300);
-const HEAD_START: Duration = Duration::from_micros(100);
+/// Serves `drain`, by two channels at a time: each message of the first announces a batch in the second, for which this side
+/// has not waited. Answers how long it took to read the batch, in ns.
+pub fn serve_drain() -> Result<(), ChannelError> {
+    let listener = listen("drain")?;
+    let serving = async move {
+        loop {
+            let (Ok(control), Ok(data)) = (listener.accept().await, listener.accept().await) else {
+                continue;
+            };
+            let _ = drain(&control, &data).await;
+        }
+    };
+    spawn_task(serving).detach();
+    Ok(())
+}
 
-/// Receives batches: reads each after it was written, and answers how long that took, in ns.
-pub async fn drain(channel: &Channel) -> Result<(), ChannelError> {
+async fn drain(control: &Channel, data: &Channel) -> Result<(), ChannelError> {
     loop {
-        let count = channel.read_message().await?.words()[0];
-        // Meanwhile the sender writes the batch, for which this side does not wait.
-        sleep(BATCH_TIME).await;
+        let count = control.read_message().await?.words()[0];
         let began = now();
         for _ in 0..count {
-            channel.read_message().await?;
+            data.read_message().await?;
         }
         let took_ns = now().since(began).as_nanos() as u64;
-        channel.write_message(&Message::new([took_ns; 7])).await?;
+        control.write_message(&Message::new([took_ns; 7])).await?;
     }
 }
 
@@ -82,17 +91,18 @@ pub async fn measure(cells: &[&str]) -> Result<(), ChannelError> {
     let Some(cell) = cells.first() else { return Err(ChannelError::BadName) };
     // Idle cores zero their free pages first.
     sleep(Duration::from_millis(100)).await;
-    let channel = open(&format!("{cell}/drain")).await?;
+    let control = open(&format!("{cell}/drain")).await?;
+    let data = open(&format!("{cell}/drain")).await?;
     let mut batches = Vec::new();
     for _ in 0..BATCHES {
-        channel.write_message(&Message::new([BATCH; 7])).await?;
-        sleep(HEAD_START).await;
         let began = now();
         for _ in 0..BATCH {
-            assert_eq!(channel.try_write_message(&Message::new([1; 7])), Delivery::Sent);
+            assert_eq!(data.try_write_message(&Message::new([1; 7])), Delivery::Sent);
         }
         let sent_ns = now().since(began).as_nanos() as u64;
-        batches.push(sent_ns + channel.read_message().await?.words()[0]);
+        control.write_message(&Message::new([BATCH; 7])).await?;
+        batches.push(sent_ns + control.read_message().await?.words()[0]);
+        sleep(PAUSE).await;
     }
     batches.sort_unstable();
     println!("cost message {}", batches[BATCHES / 2] * 1000 / BATCH);

@@ -52,7 +52,7 @@ async fn main(arguments: Arguments) -> ExitCode {
 }
 
 async fn serve() -> Result<(), ChannelError> {
-    for service in ["echo", "memory", "slow", "answer", "drain"] {
+    for service in ["echo", "memory", "slow", "answer"] {
         let listener = listen(service)?;
         let activity = register_activity(service).unwrap_or_else(|_| current_activity());
         spawn_task(async move {
@@ -63,7 +63,6 @@ async fn serve() -> Result<(), ChannelError> {
                             "echo" => echo(&channel).await,
                             "memory" => add(&channel).await,
                             "answer" => costs::answer(&channel).await,
-                            "drain" => costs::drain(&channel).await,
                             _ => {
                                 channel.closed().await;
                                 Ok(())
@@ -76,6 +75,7 @@ async fn serve() -> Result<(), ChannelError> {
         })
         .detach();
     }
+    costs::serve_drain()?;
     println!("channels: serving");
     isola::stop_requested().await;
     Ok(())
