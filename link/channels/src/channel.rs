@@ -245,6 +245,7 @@ impl Channel {
     }
 
     /// Sends a message of one line if the ring has room for it.
+    #[inline]
     pub fn try_write_message(&self, message: &Message) -> Delivery {
         if !self.link.is_open() {
             return Delivery::Closed;
@@ -295,6 +296,27 @@ impl Channel {
             }
             self.await_packet().await?;
         }
+    }
+
+    /// Receives the next packet, a message of one line, if there is one: for a task that polls.
+    ///
+    /// # Errors
+    /// As for [`Self::read_message`].
+    #[inline]
+    pub fn try_read_message(&self) -> Result<Option<Message>, ChannelError> {
+        let mut rings = self.link.rings.borrow_mut();
+        let message = rings.receive_message()?;
+        let reads = self.reads.get() + 1;
+        self.reads.set(reads % READS_IN_A_ROW);
+        if message.is_none() || reads == READS_IN_A_ROW {
+            let must = rings.release();
+            drop(rings);
+            self.link.notify(must);
+            if message.is_none() {
+                self.check_open()?;
+            }
+        }
+        Ok(message)
     }
 
     /// Maps memory of this cell in the peer. Memory that was shared over this channel before is revoked, and must have

@@ -13,7 +13,7 @@ use isola_hosted::{Hosted, Settings};
 use isola_platform::block::BlockPort;
 use isola_platform::{CoreIndex, LinkPort, PeerWords, Platform};
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
@@ -38,6 +38,7 @@ pub struct Port {
     table: Box<LinkTable>,
     request: LinkRequest,
     platform: OnceLock<&'static Hosted>,
+    has_ended: AtomicBool,
 }
 
 impl core::fmt::Debug for Port {
@@ -71,6 +72,7 @@ impl Machine {
                 table: Box::new(LinkTable::<[Link; LEAST_LINKS]>::default()),
                 request: LinkRequest::default(),
                 platform: OnceLock::new(),
+                has_ended: AtomicBool::new(false),
             }));
             state.cells.push(port);
             port
@@ -95,7 +97,8 @@ impl Machine {
 
 impl State {
     fn find(&self, name: &str) -> Option<&'static Port> {
-        self.cells.iter().rev().find(|cell| cell.name == name).copied()
+        let is_live = |cell: &&&'static Port| !cell.has_ended.load(Ordering::Relaxed);
+        self.cells.iter().filter(is_live).find(|cell| cell.name == name).copied()
     }
 
     fn at(&self, id: CellId) -> Option<&'static Port> {
@@ -107,11 +110,12 @@ impl Port {
     /// Ends the cell's links, as at its death: its peers find other contents in its memory.
     pub fn end(&self) {
         let state = self.machine.state();
+        self.has_ended.store(true, Ordering::Relaxed);
         for (_, link) in self.table.iter().filter(|(_, link)| link.state() != LinkState::Free) {
             self.close_at_peer(&state, link);
             for part in LinkPart::ALL {
                 let words = state.memory.get(&link.lent(part).start.0).copied().unwrap_or_default();
-                words.iter().for_each(|word| word.store(0, std::sync::atomic::Ordering::Relaxed));
+                words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             }
             link.set_state(LinkState::Free);
         }

@@ -35,8 +35,9 @@ async fn drain(control: &Channel, data: &Channel) -> Result<(), ChannelError> {
     loop {
         let count = control.read_message().await?.words()[0];
         let began = now();
-        for _ in 0..count {
-            data.read_message().await?;
+        let mut left = count;
+        while left > 0 {
+            left -= u64::from(data.try_read_message()?.is_some());
         }
         let took_ns = now().since(began).as_nanos() as u64;
         control.write_message(&Message::new([took_ns; 7])).await?;
