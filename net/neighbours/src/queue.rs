@@ -221,12 +221,12 @@ impl LinkedQueue {
         Self { offloads: device.offloads(), device, next: Next::New, turn: Turn::Device }
     }
 
-    fn from_device(&mut self) -> Option<ReceivedFrame> {
+    fn receive_from_device(&mut self) -> Option<ReceivedFrame> {
         self.turn = Turn::Links;
         self.device.receive()
     }
 
-    fn from_links(&mut self) -> Option<ReceivedFrame> {
+    fn receive_from_links(&mut self) -> Option<ReceivedFrame> {
         self.turn = Turn::Device;
         let frame = LINKS.with(|router| router.receive(&Cell)).flatten()?;
         Some(ReceivedFrame { frame, rest: None, checksum: ReceivedChecksum::Valid })
@@ -252,8 +252,8 @@ impl NetworkQueue for LinkedQueue {
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
         match self.turn {
-            Turn::Device => self.from_device().or_else(|| self.from_links()),
-            Turn::Links => self.from_links().or_else(|| self.from_device()),
+            Turn::Device => self.receive_from_device().or_else(|| self.receive_from_links()),
+            Turn::Links => self.receive_from_links().or_else(|| self.receive_from_device()),
         }
     }
 
