@@ -61,7 +61,7 @@ impl Rig {
         let log = self.isola.run(&["logs", cell]).ok();
         let numbers =
             log.lines().filter_map(|line| line.strip_prefix("volume-client: synced ")?.parse().ok());
-        numbers.last().unwrap_or(0)
+        numbers.max().unwrap_or(0)
     }
 
     /// Waits until a client has synced some more records.
