@@ -1,5 +1,6 @@
 //! Service cells: volumes of one cell that others mount.
 
+use isola_need::LONG;
 use isola_tests::isola::{Isola, Outcome};
 use isola_tests::wait;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,11 @@ struct Rig {
 
 impl Rig {
     fn new(parts: &[&str]) -> Self {
-        let isola = Isola::up(&["--cores", "5", "--memory", "512M", "--nics", "1", "--disks", "1"]);
+        Self::with_cores("5", parts)
+    }
+
+    fn with_cores(cores: &str, parts: &[&str]) -> Self {
+        let isola = Isola::up(&["--cores", cores, "--memory", "1G", "--nics", "1", "--disks", "1"]);
         let rig = Self { isola, folder: tempfile::tempdir().unwrap() };
         let parts = parts.iter().flat_map(|part| ["--part", part]);
         let create: Vec<&str> = ["volume", "create", "pool"].into_iter().chain(parts).collect();
@@ -101,6 +106,23 @@ fn cells_have_volumes_of_one_disk_and_each_only_its_own() {
     assert!(rig.client("kv", 0, "kv@store:/data", &["load", "20"]).contains("20 records are right"));
     let report = rig.isola.json(&["inspect", "store"]).to_string();
     assert!(report.contains("\"kv\"") && report.contains("\"web\""), "an activity for each volume: {report}");
+}
+
+/// Fewer cells in a short run.
+#[test]
+fn one_disk_has_the_volumes_of_forty_cells() {
+    let count = if std::env::var_os(LONG).is_some() { 40 } else { 8 };
+    let parts: Vec<String> = (0..count).map(|number| format!("v{number}=8M")).collect();
+    let rig = Rig::with_cores("42", &parts.iter().map(String::as_str).collect::<Vec<_>>());
+    let cell = ["--cores", "1", "--network", "none", "--memory", "64M", "-v", "pool:/pool", "--accept", "*"];
+    rig.run(&[&["run", "-d", "--name", "store", "--service", "block"], &cell[..]].concat()).ok();
+    rig.waits_for("store", "serving v0, v1");
+    for number in 0..count {
+        rig.start(&format!("c{number}"), &format!("v{number}@store:/data"), &["load", "40"]);
+    }
+    rig.isola.run(&["kill", "store"]).ok();
+    rig.run(&["start", "store"]).ok();
+    (0..count).for_each(|number| rig.ends_well(&format!("c{number}"), "40 records are right"));
 }
 
 #[test]

@@ -198,8 +198,10 @@ fn requests_outlive_their_drivers() {
                 })
                 .detach();
             }
-            let mut here = 0;
+            let (mut here, mut turns) = (0, 0);
             while done.get() < 8 {
+                turns += 1;
+                assert!(turns < 100_000, "a request has no completion");
                 disk.complete(random.usize(0..4), &mut random);
                 if random.bool() {
                     turn(&state).await;
