@@ -266,7 +266,8 @@ impl OpenFile {
     pub fn begin_read_wait(&self, waker: impl FnOnce() -> Waker) -> Option<WaiterKey> {
         let events = Events::IN | Events::ALWAYS;
         let Body::Object(object) = &self.body else { return None };
-        let waits = self.is_readable() && !self.is_nonblocking() && !object.has_offsets() && !self.is_socket();
+        let waits =
+            self.is_readable() && !self.is_nonblocking() && !object.has_offsets() && !self.is_socket();
         if !waits || object.ready().intersects(events) {
             return None;
         }

@@ -173,7 +173,7 @@ impl State {
 
     /// Drops the pages of a range, whatever is mapped there now.
     fn drop_pages(&mut self, start: u64, end: u64) {
-        let mappings: Vec<_> = self.mappings.overlapping(start, end).cloned().collect();
+        let mappings = self.mappings.overlapping_shared(start, end).to_vec();
         for mapping in mappings {
             self.remove_pages(&mapping, mapping.start.max(start), mapping.end.min(end));
         }

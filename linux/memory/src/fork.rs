@@ -64,10 +64,15 @@ impl State {
         let State { mappings, pages, .. } = self;
         child.mappings.reserve(mappings.len());
         for mapping in mappings.shared().iter().filter(|mapping| !mapping.attributes.dont_fork) {
-            let mut copy = Arc::clone(mapping);
-            if copy.attributes.locked {
-                Arc::make_mut(&mut copy).attributes.locked = false;
-            }
+            // Private mappings that are the same in both are one record. A shared object counts the mappings of each process.
+            let copy = match mapping.is_shared || mapping.attributes.locked {
+                false => Arc::clone(mapping),
+                true => {
+                    let mut copy = Mapping::clone(mapping);
+                    copy.attributes.locked = false;
+                    Arc::new(copy)
+                }
+            };
             child.mappings.push(copy);
             if !mapping.is_shared
                 && mapping.was_writable

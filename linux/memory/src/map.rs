@@ -153,6 +153,16 @@ impl ProcessMemory {
         end
     }
 
+    /// As [`Self::set_break`] without a wait: `None` if it is needed, as pages are removed or populated.
+    pub fn set_break_at_once(&self, end: u64) -> Option<u64> {
+        let mut state = self.state.lock();
+        let removes = end >= state.break_start && end < state.break_end;
+        (!removes && !state.locks_future).then(|| {
+            let _no_range = state.set_break(end);
+            state.break_end
+        })
+    }
+
     /// Makes all pages of a range accessible, for writes where the mapping permits them and is private.
     pub(crate) async fn populate(&self, start: u64, end: u64) -> Result<(), FaultError> {
         self.populate_for(start, end, None).await

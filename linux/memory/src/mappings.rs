@@ -101,9 +101,14 @@ impl Mappings {
 
     /// Returns the mappings with addresses from `start` on, below `end`, in order.
     pub fn overlapping(&self, start: u64, end: u64) -> impl DoubleEndedIterator<Item = &Mapping> {
+        self.overlapping_shared(start, end).iter().map(|mapping| &**mapping)
+    }
+
+    /// Does the same, and returns the mappings as other processes may have them, too.
+    pub fn overlapping_shared(&self, start: u64, end: u64) -> &[Arc<Mapping>] {
         let first = self.index_above(start);
         let count = self.sorted[first..].partition_point(|mapping| mapping.start < end);
-        self.sorted[first..first + count].iter().map(|mapping| &**mapping)
+        &self.sorted[first..first + count]
     }
 
     /// Returns whether no address from `start` on, below `end`, is mapped.

@@ -87,6 +87,32 @@ fn the_heap_grows_and_shrinks() {
 }
 
 #[test]
+fn the_heap_grows_at_once_and_does_not_shrink_so() {
+    let mut process = Process::new();
+    process.memory.set_break_start(0x40_0000);
+    assert_eq!(process.memory.set_break_at_once(0), Some(0x40_0000));
+    assert_eq!(process.memory.set_break_at_once(0x40_3000), Some(0x40_3000));
+    process.store(0x40_2ff0, b"heap").expect("it is mapped");
+    assert_eq!(process.memory.set_break_at_once(0x40_1000), None);
+    assert_eq!(process.memory.set_break_at_once(u64::MAX), Some(0x40_3000), "refused");
+    assert_eq!(process.load(0x40_2ff0), Ok(b'h'));
+}
+
+#[test]
+fn a_child_shares_the_records_of_mappings_until_one_of_them_changes() {
+    let mut parent = Process::new();
+    let address = parent.map_anonymous(4);
+    parent.run(parent.memory.lock(address, PAGE_SIZE, 0)).expect("the limit is higher");
+    let before = parent.maps();
+    let child = parent.fork();
+    child.protect(address + PAGE_SIZE, 1, PROT_NONE).expect("it is mapped");
+    assert_eq!((parent.maps(), child.maps().len()), (before.clone(), before.len() + 1));
+    child.unmap(address, 4).expect("it is mapped");
+    assert_eq!((parent.maps(), child.maps()), (before, Vec::new()));
+    parent.store(address + PAGE_SIZE, b"x").expect("it is writable");
+}
+
+#[test]
 fn buffers_end_before_the_first_page_without_access() {
     let process = Process::new();
     let address = process.map_anonymous(2);

@@ -103,8 +103,7 @@ impl Handoffs {
     }
 
     fn take(&self, core: usize) -> Option<Arc<ThreadState>> {
-        let taken = self.cores.get(core)?.0.lock().take();
-        taken
+        self.cores.get(core)?.0.lock().take()
     }
 
     /// Returns the thread that continues on the core after `thread`, which waits.
@@ -234,15 +233,13 @@ impl Thread {
     /// Ends the wait without a result, unless it has one.
     fn cancel_wait(&mut self) -> Resumption {
         match self.wait.take() {
-            Some(CallWait::Futex(waiter)) => {
-                if self.system.futexes.withdraw(&waiter) {
-                    // A wake-up at the same time counts.
-                    self.registers().rax = 0;
-                    return Resumption::Continue;
-                }
+            // A wake-up at the same time counts.
+            Some(CallWait::Futex(waiter)) if self.system.futexes.withdraw(&waiter) => {
+                self.registers().rax = 0;
+                return Resumption::Continue;
             }
             Some(CallWait::Read { file, key }) => file.end_wait(key),
-            None => {}
+            Some(CallWait::Futex(_)) | None => {}
         }
         Resumption::Interrupted
     }

@@ -125,7 +125,8 @@ impl Futexes {
         }
         let waiting = WaitPhase::Waiting { bucket: index, waker: Some(waker) };
         // The thread that has woken a spare one may still have it.
-        let spare = spare.and_then(|FutexWaiter(mut state)| Arc::get_mut(&mut state).is_some().then_some(state));
+        let spare =
+            spare.and_then(|FutexWaiter(mut state)| Arc::get_mut(&mut state).is_some().then_some(state));
         let state = match spare {
             Some(state) => {
                 *state.0.lock() = waiting;

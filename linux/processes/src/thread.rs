@@ -1,6 +1,7 @@
 //! A thread: a task that runs the program and serves its traps.
 
 use crate::account::Account;
+use crate::calls::CallResult;
 use crate::cgroup::bandwidth::Grant;
 use crate::credentials::Credentials;
 use crate::direct_switch::{CallWait, Ran, Resumption, resumed, run_programs};
@@ -13,7 +14,6 @@ use crate::signals::{FaultFacts, Signal, SignalFacts, SignalInfo};
 use crate::system::System;
 use crate::thread_state::ThreadState;
 use crate::timers::processor;
-use crate::calls::CallResult;
 use crate::{Errno, calls, delivery, exit, meter};
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -123,9 +123,7 @@ fn pipe_players(rounds: u32) -> Program {
         .if_zero(SECOND, 0);
     let one = |program: Program, call: u32, end: u64| program.syscall(call, &[end, BYTE, 1]).returns(1);
     (0..rounds)
-        .fold(program, |program, _| {
-            one(one(program, linux::__NR_write, there.1), linux::__NR_read, back.0)
-        })
+        .fold(program, |program, _| one(one(program, linux::__NR_write, there.1), linux::__NR_read, back.0))
         .syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0])
         .returns(2)
         .exits(0)
@@ -134,9 +132,7 @@ fn pipe_players(rounds: u32) -> Program {
 fn pipe_child(rounds: u32) -> Program {
     let one = |program: Program, call: u32, end: u64| program.syscall(call, &[end, BYTE, 1]).returns(1);
     (0..rounds)
-        .fold(Program::new(), |program, _| {
-            one(one(program, linux::__NR_read, 3), linux::__NR_write, 6)
-        })
+        .fold(Program::new(), |program, _| one(one(program, linux::__NR_read, 3), linux::__NR_write, 6))
         .exits(0)
 }
 
@@ -218,13 +214,16 @@ fn a_read_keeps_its_file_while_it_waits() {
         .syscall(linux::__NR_pipe, &[PIPES])
         .returns(0)
         .store(BYTE + 1, b"y")
-        .syscall(linux::__NR_clone, &[
-            u64::from(linux::CLONE_VM | linux::CLONE_SIGHAND | linux::CLONE_THREAD | linux::CLONE_FILES),
-            DATA + 0xf000,
-            0,
-            0,
-            0,
-        ])
+        .syscall(
+            linux::__NR_clone,
+            &[
+                u64::from(linux::CLONE_VM | linux::CLONE_SIGHAND | linux::CLONE_THREAD | linux::CLONE_FILES),
+                DATA + 0xf000,
+                0,
+                0,
+                0,
+            ],
+        )
         .if_zero(SECOND, 0)
         .syscall(linux::__NR_read, &[3, BYTE, 1])
         .returns(1)

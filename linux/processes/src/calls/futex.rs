@@ -105,7 +105,9 @@ pub fn futex_at_once(thread: &mut Thread, words: [u64; 6]) -> AtOnce {
     match operation & !FUTEX_PRIVATE_FLAG {
         FUTEX_WAKE => AtOnce::Served(wake(thread, word, value, FUTEX_BITSET_MATCH_ANY, is_private)),
         FUTEX_WAIT if timeout == 0 => wait_at_once(thread, word, value, FUTEX_BITSET_MATCH_ANY, is_private),
-        command if command & !FUTEX_CLOCK_REALTIME == FUTEX_WAIT_BITSET && timeout == 0 && third as u32 != 0 => {
+        command
+            if command & !FUTEX_CLOCK_REALTIME == FUTEX_WAIT_BITSET && timeout == 0 && third as u32 != 0 =>
+        {
             wait_at_once(thread, word, value, third as u32, is_private)
         }
         _ => AtOnce::Unserved,

@@ -10,6 +10,11 @@ pub async fn brk(thread: &mut Thread, address: u64) -> CallResult {
     Ok(thread.memory.set_break(address).await)
 }
 
+/// Moves the end of the heap, if no pages have to be removed or populated.
+pub fn brk_at_once(thread: &Thread, [address, ..]: [u64; 6]) -> Option<CallResult> {
+    thread.memory.set_break_at_once(address).map(Ok)
+}
+
 pub async fn mmap(
     thread: &mut Thread,
     address: u64,

@@ -24,8 +24,8 @@ mod trace;
 mod words;
 
 pub(crate) use files::install;
-pub use files::read_again_at_once;
 pub(crate) use files::pipe_wait as splice_wait;
+pub use files::read_again_at_once;
 pub use information::{RELEASE, VERSION};
 pub(crate) use time::SECOND;
 pub use time::process_time;
@@ -347,7 +347,7 @@ calls! {
     __NR_io_cancel(context, iocb, result) => asynchronous::io_cancel [wait];
     __NR_epoll_create(size) => files::epoll_create;
     __NR_getdents64(descriptor, buffer, len) => files::getdents64 [wait];
-    __NR_set_tid_address(address) => identity::set_tid_address;
+    __NR_set_tid_address(address) => identity::set_tid_address [at_once];
     __NR_restart_syscall() => time::restart_syscall [wait];
     __NR_semtimedop(id, operations, count, timeout) => ipc::semtimedop [wait];
     #[doc = "POSIX_FADV_WILLNEED reads up to 256 pages; others are checked, without effect."]
@@ -397,7 +397,7 @@ calls! {
     __NR_ppoll(list, count, timeout, mask, len) => files::ppoll [wait];
     #[doc = "CLONE_FILES and CLONE_FS only."]
     __NR_unshare(flags) => processes::unshare;
-    __NR_set_robust_list(head, len) => identity::set_robust_list;
+    __NR_set_robust_list(head, len) => identity::set_robust_list [at_once];
     __NR_get_robust_list(pid, head, len) => identity::get_robust_list [wait];
     __NR_splice(from, from_offset, to, to_offset, len, flags) => files::splice [wait];
     __NR_tee(from, to, len, flags) => files::tee [wait];
@@ -481,12 +481,14 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
     const WRITE: u64 = numbers::__NR_write as u64;
     const SIGNAL_MASK: u64 = numbers::__NR_rt_sigprocmask as u64;
     const FUTEX: u64 = numbers::__NR_futex as u64;
+    const BREAK: u64 = numbers::__NR_brk as u64;
     // Calls that can wait, where they do not have to, or where the thread can be parked.
     let result = match number {
         READ => return files::read_at_once(thread, words).answer(number),
         WRITE => files::write_at_once(thread, words),
         SIGNAL_MASK => signals::rt_sigprocmask_at_once(thread, words),
         FUTEX => return futex::futex_at_once(thread, words).answer(number),
+        BREAK => memory::brk_at_once(thread, words),
         _ => dispatch_at_once(thread, number, words),
     };
     match result {

@@ -3,9 +3,9 @@
 use super::terminals;
 use crate::Errno;
 use crate::asynchronous::once;
-use crate::direct_switch::CallWait;
-use crate::calls::{AtOnce, CallResult};
 use crate::calls::sockets::{read_socket, waiting, write_socket};
+use crate::calls::{AtOnce, CallResult};
+use crate::direct_switch::CallWait;
 use crate::job_control::check_write;
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
