@@ -191,7 +191,8 @@ pub async fn mq_getsetattr(thread: &mut Thread, descriptor: i32, new: u64, old: 
     };
     let file = file_of(thread, descriptor)?;
     let queue = queue_of(&file)?;
-    let former = [u64::from(file.flags() & O_NONBLOCK), queue.size.messages, queue.size.len, queue.message_count()];
+    let former =
+        [u64::from(file.flags() & O_NONBLOCK), queue.size.messages, queue.size.len, queue.message_count()];
     if let Some(flags) = flags {
         file.set_flags(file.flags() & !O_NONBLOCK | flags);
     }
