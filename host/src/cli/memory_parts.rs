@@ -2,6 +2,7 @@
 
 use super::Failure;
 use crate::client::Client;
+use crate::output::printable::printable_line;
 use crate::output::table;
 use crate::output::view::{MemoryPartView, kind_name};
 use crate::query::{QueryError, facts};
@@ -51,7 +52,7 @@ fn all_parts(mut parts: Vec<MemoryPart>, total_bytes: u64) -> Vec<MemoryPart> {
 /// Formats parts as a table, with the sum of each kind.
 fn parts_text(parts: &[MemoryPart]) -> String {
     let row = |name: &str, kind: &str, bytes: u64| {
-        vec![name.to_owned(), kind.to_owned(), ByteSize(bytes).to_string()]
+        vec![printable_line(name).into_owned(), kind.to_owned(), ByteSize(bytes).to_string()]
     };
     let sum = |kind: Option<MemoryKind>| {
         let chosen = parts.iter().filter(|part| kind.is_none_or(|kind| part.kind == kind));

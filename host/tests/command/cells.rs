@@ -57,6 +57,11 @@ fn counters_of_a_cell_are_shown_by_name() {
     let json = sandbox.json(&["inspect", "kv"]);
     assert_eq!((&json["processes"][1]["user"], &json["process_count"]), (&33.into(), &120.into()));
     assert_eq!(json["processes"][0]["user_name"], "root");
+    let files = inspect.lines().find(|line| line.starts_with("pages of files")).unwrap();
+    assert_eq!(files.split_whitespace().skip(3).collect::<Vec<_>>(), ["cached", "3", "MiB"]);
+    assert!(!inspect.lines().any(|line| line.starts_with("of programs")), "a name breaks a line: {inspect}");
+    let parts = json["memory_parts"].as_array().unwrap();
+    assert!(parts.iter().any(|part| part["kind"] == "free" && part["bytes"] == 20 << 20), "{json}");
     assert_eq!(row("drop_udp_port"), None, "{inspect}");
     let counters = serde_json::json!({ "tcp_accepted": 7, "drop_tcp_port": 1017, "drop_udp_port": 0 });
     assert_eq!(sandbox.json(&["inspect", "kv"])["counters"], counters);

@@ -7,8 +7,9 @@ use isola_abi::id::ActivityId;
 use isola_abi::query::{
     ActivityMemory, ActivityTraffic, ActivityUsage, AnswerPiece, AnswerRecord, Answers, Connection,
     CounterName, Direction, FRAMES_BYTES, FrameHead, GridClient, GridEntitlement, GridSettings, Line,
-    MemoryUse, Period, PeriodBatch, PeriodKind, ProcessState, ProcessUsage, ProfileRecord, Queries, Query,
-    Ring, SampleAccount, SampleBatch, StackSample, TraceActivity, TraceBegin, TraceRecord, TraceSite,
+    MemoryPart, MemoryUse, Period, PeriodBatch, PeriodKind, ProcessState, ProcessUsage, ProfileRecord,
+    Queries, Query, Ring, SampleAccount, SampleBatch, StackSample, TraceActivity, TraceBegin, TraceRecord,
+    TraceSite,
 };
 use std::num::NonZeroU32;
 
@@ -114,8 +115,13 @@ fn facts(query: Query) -> Vec<AnswerRecord> {
         ],
         Query::Processes { most } => processes(most),
         Query::MemoryParts => vec![
-            AnswerRecord::Begin { cores: 0 },
-            AnswerRecord::Refused("the cell keeps no account of its memory".into()),
+            AnswerRecord::Begin { cores: 1 },
+            AnswerRecord::MemoryParts(vec![
+                MemoryPart::free("free", 20 << 20),
+                MemoryPart::cached("pages of files", 3 << 20),
+                MemoryPart::used("pages\nof programs", 2 << 20),
+            ]),
+            AnswerRecord::Done { core: 0, connections: 0, half_open: 0, time_wait: 0 },
         ],
         Query::Capture(_) | Query::EndCapture | Query::Trace(_) | Query::Profile(_) => Vec::new(),
     }
