@@ -51,8 +51,8 @@ impl Counter {
         sieve.primes()
     }
 
-    /// Does the same in steps of one to two thousand instructions, and awaits `pause` between them, so that other work
-    /// can run.
+    /// Does the same in steps of some two thousand instructions, and awaits `pause` between them, so that other work can
+    /// run.
     pub async fn count_in_steps(&mut self, piece: Range<u64>, mut pause: impl AsyncFnMut()) -> u64 {
         let mut sieve = self.begin(piece);
         while sieve.step() == Progress::Unfinished {

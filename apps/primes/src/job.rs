@@ -34,7 +34,7 @@ impl Job {
         true
     }
 
-    /// Does the same, and awaits `pause` every few thousand instructions, so that other work of the core can run.
+    /// Does the same, and awaits `pause` every two thousand instructions, so that other work of the core can run.
     pub async fn step_with(&self, counter: &mut Counter, pause: impl AsyncFnMut()) -> bool {
         let Some(piece) = self.take() else { return false };
         self.found.fetch_add(counter.count_in_steps(piece, pause).await, Ordering::Relaxed);

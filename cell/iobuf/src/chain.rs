@@ -80,12 +80,12 @@ impl Chain {
 
     /// Returns the addresses of the chain's own allocations, which contain views and none of their bytes.
     pub fn list_addresses(&self) -> impl Iterator<Item = usize> {
-        let addresses = |views: &Box<VecDeque<IoBuf>>| {
+        let addresses = |views: &VecDeque<IoBuf>| {
             // The views may begin in the middle of their allocation, but are never outside of it.
             let first = views.front().map(|view| core::ptr::from_ref(view).addr());
-            [Some(core::ptr::from_ref(&**views).addr()), first]
+            [Some(core::ptr::from_ref(views).addr()), first]
         };
-        self.further.as_ref().map(addresses).into_iter().flatten().flatten()
+        self.further.as_deref().map(addresses).into_iter().flatten().flatten()
     }
 
     /// Appends a view.
