@@ -3,6 +3,8 @@
 //! | module | contents |
 //! |---|---|
 //! | this | [`Ext4`], a [`FileSystem`] |
+//! | `allocation` | space for more blocks, and the allocated blocks of a file |
+//! | `conversions` | errors, names and attributes in the terms of `rsext4` |
 //! | `device` | the disk as `rsext4`'s block device |
 //! | `posix` | files of all types, owners, links, extended attributes |
 //! | `superblock` | the marks of a mounted and an unmounted file system |
@@ -14,11 +16,16 @@
 //!
 //! A file system without a journal is mounted read-only.
 
+mod allocation;
+mod conversions;
 mod device;
 mod posix;
 mod superblock;
 mod unsynced;
 
+use self::conversions::{
+    convert, cursor_of, id_of, inode_of, kind_of, metadata_of, name_of, permissions, position_of,
+};
 use self::device::Ext4Device;
 use self::superblock::{Recovery, Superblock};
 use self::unsynced::UnsyncedFiles;
@@ -31,25 +38,15 @@ use crate::posix::{AttributeUpdate, ExtendedAttributeMode, NewFile, RangeChange,
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::ops::Range;
 use core::time::Duration;
-use isola_block::BlockError;
 use rsext4::{
-    Clock, DirectoryCursor, DirectoryEntryType, EntropySource, ErrorContext, Ext4Error, Ext4ErrorKind,
-    Ext4Result, Ext4Timestamp, FileExtent, FileExtentMap, FileExtentState, FileExtentTarget, FileName,
-    FilePermissions, InodeInfo, InodeNumber, MkfsOptions, MountOptions, MountServices, MountedServices,
-    MutationContext, NoopObserver, RenameOptions,
+    Clock, EntropySource, Ext4Result, Ext4Timestamp, FileExtent, FileExtentState, FileExtentTarget,
+    InodeNumber, MkfsOptions, MountOptions, MountServices, MountedServices, MutationContext, NoopObserver,
+    RenameOptions,
 };
 
 /// The most bytes that one call of `rsext4` writes: it writes the metadata of a call in one transaction.
 const WRITE_LEN: usize = 256 * 1024;
-
-/// The blocks that stay free. `rsext4` loses blocks if it runs out of them within a change, so this crate checks before a
-/// change that there are enough for its data and this number for its metadata.
-const SPARE_BLOCKS: u64 = 32;
-
-/// The most extents of a file without a first block that may get one.
-const EXTENTS_IN_INODE: usize = 4;
 
 /// Whether a file system can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,219 +172,8 @@ impl Ext4 {
         operation(mounted).map_err(|error| convert(error, self.device.error.take()))
     }
 
-    /// Returns the most bytes of a file: blocks have numbers of 32 bits.
-    fn most_len(&self) -> Result<u64, FileError> {
-        let mounted = self.mounted.as_ref().ok_or(FileError::Unmounted)?;
-        Ok(mounted.statfs().block_size.saturating_mul(u64::from(u32::MAX)))
-    }
-
-    /// Returns the blocks that contain a part of a file, as a range of bytes.
-    fn in_blocks(&self, offset: u64, len: u64) -> Range<u64> {
-        let block_len = self.mounted.as_ref().map_or(1, |mounted| mounted.statfs().block_size.max(1));
-        let end = offset.saturating_add(len);
-        offset - offset % block_len..end.checked_next_multiple_of(block_len).unwrap_or(u64::MAX)
-    }
-
-    /// Checks that there is space for `len` bytes at a position of a file, those that are allocated not counted.
-    fn check_space(&mut self, inode: InodeNumber, offset: u64, len: u64) -> Result<(), FileError> {
-        let space = self.mounted.as_ref().ok_or(FileError::Unmounted)?.statfs();
-        let block_len = space.block_size.max(1);
-        let first = offset / block_len;
-        let blocks = offset.checked_add(len).ok_or(FileError::TooLarge)?.div_ceil(block_len) - first;
-        if space.free_blocks >= blocks + SPARE_BLOCKS {
-            return Ok(());
-        }
-        let (start, len) = (first * block_len, blocks * block_len);
-        let most = usize::try_from(blocks).unwrap_or(usize::MAX);
-        let map =
-            self.call(|mounted| mounted.inode_extents(inode, start, len, FileExtentTarget::Data, most))?;
-        let within = |extent: &FileExtent| {
-            let (from, to) = (extent.logical_start, extent.logical_start.saturating_add(extent.length));
-            to.min(start + len).saturating_sub(from.max(start))
-        };
-        let allocated: u64 = map.extents.iter().map(within).sum();
-        let missing = blocks.saturating_sub(allocated / block_len);
-        if missing == 0 || space.free_blocks >= missing + SPARE_BLOCKS {
-            Ok(())
-        } else {
-            Err(FileError::NoSpace)
-        }
-    }
-
-    /// Checks that there is space for a new entry of a directory.
-    fn check_space_for_entry(&self) -> Result<(), FileError> {
-        let space = self.mounted.as_ref().ok_or(FileError::Unmounted)?.statfs();
-        if space.free_blocks < SPARE_BLOCKS || space.free_inodes == 0 {
-            return Err(FileError::NoSpace);
-        }
-        Ok(())
-    }
-
-    /// Allocates the first block of a file before any other. `rsext4` damages an extent tree of three levels if an extent
-    /// is added before the first one.
-    fn allocate_first_block(&mut self, inode: InodeNumber) -> Result<(), FileError> {
-        if self.has_first_block == Some(inode) {
-            return Ok(());
-        }
-        let block_len = self.mounted.as_ref().ok_or(FileError::Unmounted)?.statfs().block_size;
-        let extents = |mounted: &mut Mounted, len| {
-            mounted.inode_extents(inode, 0, len, FileExtentTarget::Data, EXTENTS_IN_INODE + 1)
-        };
-        let has_first =
-            |map: &FileExtentMap| map.extents.first().is_some_and(|first| first.logical_start == 0);
-        if !has_first(&self.call(|mounted| extents(mounted, block_len))?) {
-            let all = self.call(|mounted| extents(mounted, i64::MAX as u64))?;
-            if all.extents.len() > EXTENTS_IN_INODE {
-                // Linux has made this file.
-                return Err(FileError::Unsupported);
-            }
-            self.check_space(inode, 0, 1)?;
-            self.unsynced.add(inode, 0..block_len);
-            // A byte of the hole before the position that is written next.
-            self.call(|mounted| mounted.write_inode(inode, 0, &[0]))?;
-        }
-        self.has_first_block = Some(inode);
-        Ok(())
-    }
-
-    /// Returns whether the extent tree of a file may have three levels. `rsext4` fails to empty a part of such a tree, and
-    /// changes nothing.
-    fn has_deep_tree(&mut self, inode: InodeNumber) -> bool {
-        let count = |mounted: &mut Mounted| {
-            let block_len = mounted.statfs().block_size as usize;
-            // Four blocks, at least half full, of extents of 12 bytes.
-            let in_two_levels = 4 * (block_len / 12 / 2);
-            let map = mounted.inode_extents(inode, 0, i64::MAX as u64, FileExtentTarget::Data, 0)?;
-            Ok(map.mapped_extents >= in_two_levels)
-        };
-        self.call(count).unwrap_or_default()
-    }
-
-    /// Returns whether a file may have blocks that were reserved and not written, also behind its end.
-    fn may_have_unwritten_blocks(&mut self, inode: InodeNumber) -> Result<bool, FileError> {
-        const EXTENTS_IN_QUERY: usize = 256;
-        let info = self.call(|mounted| mounted.inode(inode))?;
-        if info.file_type() != DirectoryEntryType::RegularFile {
-            return Ok(false);
-        }
-        let allocated_bytes = info.blocks.saturating_mul(512);
-        let (mut start, mut written_bytes) = (0, 0);
-        loop {
-            let len = (i64::MAX as u64).saturating_sub(start);
-            let target = FileExtentTarget::Data;
-            let map =
-                self.call(|mounted| mounted.inode_extents(inode, start, len, target, EXTENTS_IN_QUERY))?;
-            let written = map.extents.iter().filter(|extent| extent.state == FileExtentState::Initialized);
-            written_bytes += written.map(|extent| extent.length).sum::<u64>();
-            match map.extents.last() {
-                Some(last) if map.extents.len() == EXTENTS_IN_QUERY => {
-                    start = last.logical_start + last.length
-                }
-                _ => return Ok(written_bytes < allocated_bytes),
-            }
-        }
-    }
-
     fn context() -> MutationContext {
         MutationContext::new(0, 0, 0, 0)
-    }
-}
-
-/// Converts an error of `rsext4`; `device` is the error that the disk has reported meanwhile.
-fn convert(error: Ext4Error, device: Option<BlockError>) -> FileError {
-    if let Some(device) = device {
-        return FileError::Disk(device);
-    }
-    match error.kind() {
-        Ext4ErrorKind::NotFound => FileError::NotFound,
-        Ext4ErrorKind::AlreadyExists => FileError::AlreadyExists,
-        Ext4ErrorKind::NotDirectory => FileError::NotADirectory,
-        Ext4ErrorKind::IsDirectory => FileError::IsADirectory,
-        Ext4ErrorKind::NotEmpty => FileError::NotEmpty,
-        Ext4ErrorKind::NoSpace | Ext4ErrorKind::QuotaExceeded | Ext4ErrorKind::TooManyLinks => {
-            FileError::NoSpace
-        }
-        Ext4ErrorKind::FileTooLarge => FileError::TooLarge,
-        Ext4ErrorKind::ReadOnly => FileError::ReadOnly,
-        Ext4ErrorKind::NoMemory => FileError::NoMemory,
-        Ext4ErrorKind::Busy => FileError::InUse,
-        Ext4ErrorKind::InvalidMagic => FileError::NotAFileSystem,
-        Ext4ErrorKind::JournalAborted => FileError::Aborted,
-        Ext4ErrorKind::UnsupportedFeature => match error.context() {
-            Some(ErrorContext::Feature { bits, .. }) => FileError::UnsupportedFeature(bits),
-            _ => FileError::UnsupportedFeature(0),
-        },
-        Ext4ErrorKind::Unsupported | Ext4ErrorKind::UnsupportedCapability | Ext4ErrorKind::Timeout => {
-            FileError::Unsupported
-        }
-        Ext4ErrorKind::InvalidInput | Ext4ErrorKind::PermissionDenied | Ext4ErrorKind::BadFileDescriptor => {
-            FileError::Invalid
-        }
-        // `rsext4` reports some contradictions in the file system as I/O errors.
-        Ext4ErrorKind::Io
-        | Ext4ErrorKind::Corrupted
-        | Ext4ErrorKind::ChecksumMismatch
-        | Ext4ErrorKind::BadSuperblock
-        | Ext4ErrorKind::Overflow => FileError::Damaged,
-    }
-}
-
-fn name_of(name: &[u8]) -> Result<FileName<'_>, FileError> {
-    let name = FileName::new(name).map_err(|_| FileError::InvalidName)?;
-    if name.is_reserved() { Err(FileError::InvalidName) } else { Ok(name) }
-}
-
-fn inode_of(file: FileId) -> Result<InodeNumber, FileError> {
-    let number = u32::try_from(file.0).map_err(|_| FileError::NotFound)?;
-    InodeNumber::new(number).map_err(|_| FileError::NotFound)
-}
-
-fn id_of(inode: InodeNumber) -> FileId {
-    FileId(u64::from(inode.raw()))
-}
-
-fn permissions(bits: u16) -> Result<FilePermissions, FileError> {
-    FilePermissions::new(bits).map_err(|_| FileError::Invalid)
-}
-
-fn kind_of(kind: DirectoryEntryType) -> FileKind {
-    match kind {
-        DirectoryEntryType::RegularFile => FileKind::File,
-        DirectoryEntryType::Directory => FileKind::Directory,
-        _ => FileKind::Other,
-    }
-}
-
-fn metadata_of(info: &InodeInfo) -> Metadata {
-    Metadata {
-        id: id_of(info.number),
-        kind: kind_of(info.file_type()),
-        len: info.size,
-        modified: Duration::from_secs(u64::from(info.mtime)),
-        links: u32::from(info.links),
-    }
-}
-
-fn cursor_of(position: ListPosition) -> Result<DirectoryCursor, FileError> {
-    let hash = |value: u64| u32::try_from(value).map_err(|_| FileError::Invalid);
-    Ok(match position.0 {
-        [0, ..] => DirectoryCursor::Start,
-        [1, offset, ..] => DirectoryCursor::Linear { offset },
-        [2, major, minor, collision] => {
-            DirectoryCursor::HTree { major: hash(major)?, minor: hash(minor)?, collision: hash(collision)? }
-        }
-        _ => DirectoryCursor::End,
-    })
-}
-
-fn position_of(cursor: DirectoryCursor) -> Option<ListPosition> {
-    match cursor {
-        DirectoryCursor::Start => Some(ListPosition::default()),
-        DirectoryCursor::Linear { offset } => Some(ListPosition([1, offset, 0, 0])),
-        DirectoryCursor::HTree { major, minor, collision } => {
-            Some(ListPosition([2, u64::from(major), u64::from(minor), u64::from(collision)]))
-        }
-        DirectoryCursor::End => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Files of all types, owners, links and extended attributes.
 
-use super::{Ext4, id_of, inode_of, name_of, permissions};
+use super::Ext4;
+use super::conversions::{id_of, inode_of, name_of, permissions};
 use crate::file_system::{FileError, FileId};
 use crate::posix::{AttributeUpdate, ExtendedAttributeMode, NewFile, NewFileKind, RangeChange, RenameKind};
 use alloc::vec::Vec;
