@@ -2,8 +2,9 @@
 #![allow(unsafe_code, reason = "sets the environment, which the process reads once")]
 
 use isola_abi::report::MemoryPressure;
+use isola_events::activity::register_activity_under;
 use isola_events::pressure::on_memory_pressure;
-use isola_events::reclaim::used_bytes;
+use isola_events::reclaim::{move_memory_charge, used_bytes};
 use isola_events::{exit, parallel, register_activity, run, spawn_task, spawn_task_for, yield_now};
 use isola_hosted::heap::CellHeap;
 use isola_hosted::process::Process;
@@ -51,6 +52,22 @@ async fn main() {
     assert!((4 * MIB as u64..5 * MIB as u64).contains(&used), "{used} bytes");
     drop(region);
     assert!(used - used_bytes(tenant) >= 4 * MIB as u64, "{used}, then {} bytes", used_bytes(tenant));
+
+    // An event that frees the memory of another activity moves the charge to its own.
+    let child = register_activity_under(tenant, "child").unwrap();
+    let other = register_activity("other").unwrap();
+    let before_each = [tenant, other].map(used_bytes);
+    let made = spawn_task_for(child, async { vec![1_u8; 4 * MIB] }).await;
+    assert!(used_bytes(tenant) - before_each[0] >= 4 * MIB as u64, "a child counts for its parent");
+    let freed = spawn_task_for(other, async move {
+        drop(made);
+        move_memory_charge(child, other, 4 * MIB);
+    });
+    freed.await;
+    for (activity, before) in [tenant, other].into_iter().zip(before_each) {
+        let more = used_bytes(activity) as i64 - before as i64;
+        assert!(more.abs() < MIB as i64 / 2, "{more} bytes more");
+    }
 
     // Other threads allocate from the C library and free the cores' objects, and vice versa.
     let (to_thread, from_core) = channel::<Vec<Vec<u8>>>();
