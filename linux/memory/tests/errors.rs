@@ -285,6 +285,8 @@ fn limits_refuse_growth() {
     assert_eq!(grow(4), 0x40_0000, "the address space has 3 pages left");
     assert_eq!(grow(3), 0x40_0000 + 3 * PAGE_SIZE);
     assert_eq!(process.map(address, 5, PROT_READ, PRIVATE | MAP_FIXED), Ok(address), "it replaces as many");
+    assert_eq!(process.protect(address, 1, READ_WRITE), Ok(()), "the fourth page of data");
+    assert_eq!(process.protect(address + PAGE_SIZE, 1, READ_WRITE), Err(Errno::ENOMEM));
 }
 
 #[test]
