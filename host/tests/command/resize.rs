@@ -29,8 +29,14 @@ fn a_cell_s_memory_is_resized_while_it_runs() {
 #[test]
 fn a_cell_s_cores_are_resized_while_it_runs() {
     let sandbox = cell(&[]);
-    assert_eq!(sandbox.isola(&["resize", "kv", "--cores", "+1"]).ok(), "kv: has 2 cores, 1 before: core 2 came\n");
-    assert_eq!(sandbox.isola(&["resize", "kv", "--cores", "-1"]).ok(), "kv: has 1 core, 2 before: core 2 left\n");
+    assert_eq!(
+        sandbox.isola(&["resize", "kv", "--cores", "+1"]).ok(),
+        "kv: has 2 cores, 1 before: core 2 came\n"
+    );
+    assert_eq!(
+        sandbox.isola(&["resize", "kv", "--cores", "-1"]).ok(),
+        "kv: has 1 core, 2 before: core 2 left\n"
+    );
     let json = sandbox.json(&["resize", "kv", "-c", "3"]);
     assert_eq!((&json["cores"]["had"], &json["cores"]["has"]), (&1.into(), &3.into()));
     assert_eq!(json["memory"], serde_json::Value::Null);

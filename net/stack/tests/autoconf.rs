@@ -1,10 +1,10 @@
 //! IPv6 addresses of a stack: by autoconfiguration, from routers, and from DHCPv6 servers.
 
+use crate::link6::*;
 use isola_iobuf::IoBuf;
 use isola_net_sim::{Peer, host_config, host_ip6, host_mac};
 use isola_net_stack::{Counter, Duration, Event, Preference};
 use isola_proves::proves;
-use crate::link6::*;
 use std::net::{Ipv6Addr, SocketAddr};
 
 #[proves("RFC 4862 5.4.2", "an address is solicited from the unspecified address before it is used.")]

@@ -1,12 +1,12 @@
 //! Several stacks that share an interface, one for each core, with common steering.
 
+use crate::link6::*;
 use isola_iobuf::IoBuf;
 use isola_net_sim::{Peer, Segment, host_config, host_config6, host_ip, host_ip6, host_mac, share, steering};
 use isola_net_stack::{
     Addressing, Config, CoreShare, Duration, Event, Instant, Ipv6Addressing, RxChecksum, Stack, Steering,
 };
 use isola_proves::proves;
-use crate::link6::*;
 use std::sync::Arc;
 
 const CORES: u16 = 3;

@@ -1,11 +1,11 @@
 //! Every reason for a drop below TCP can be provoked, and is counted.
 
+use crate::link6::*;
 use etherparse::{IpNumber, PacketBuilder};
 use isola_iobuf::IoBuf;
 use isola_net_sim::{Peer, host_config6, host_ip, host_ip6, host_mac};
 use isola_net_stack::{Addressing, Config, Counter, Duration, Event, Ipv4Config, Ipv6Addressing};
 use isola_proves::proves;
-use crate::link6::*;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Small tables, and no route to other networks.

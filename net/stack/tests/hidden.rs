@@ -1,10 +1,10 @@
 //! Fragmented IPv6 packets with contents that must be rejected.
 
+use crate::link6::*;
 use etherparse::IpNumber;
 use isola_net_sim::{Peer, host_config6, host_ip6, share};
 use isola_net_stack::{Config, Counter};
 use isola_proves::proves;
-use crate::link6::*;
 
 /// Returns a frame with a fragment of a packet with next header `next`, at `offset` bytes.
 fn part(next: u8, id: u8, (offset, more): (u16, bool), data: &[u8]) -> Vec<u8> {

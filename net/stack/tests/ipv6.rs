@@ -1,11 +1,11 @@
 //! IPv6 as seen by neighbours: neighbour discovery, errors, and TCP and UDP over IPv6.
 
+use crate::link6::*;
 use etherparse::{IpNumber, PacketBuilder};
 use isola_iobuf::IoBuf;
 use isola_net_sim::{Peer, Segment, host_config6, host_ip6, host_mac};
 use isola_net_stack::{Counter, Duration, Event, FailReason, SendToError, flow_of};
 use isola_proves::proves;
-use crate::link6::*;
 use std::net::{Ipv6Addr, SocketAddr};
 
 #[proves(
