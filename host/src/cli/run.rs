@@ -83,7 +83,7 @@ With -i or -t, standard input and output are those of the program, if the image 
 with -t. The cell's own messages follow at its end, on the error output.
 
 With --service block the image is `block`: each volume has the last part of its path as its name, and other cells mount it \
-with -v NAME@CELL:PATH. Restart it by a policy: its clients wait up to 30 s.
+with -v NAME@CELL:PATH. Restart it by a policy: its clients wait up to a minute.
 
 Ports are published on 127.0.0.1 unless an address is given, as in -p 0.0.0.0:80:80.
 
