@@ -2,12 +2,12 @@
 
 use crate::arguments::{Arguments, ExitCode};
 use crate::ebbs::EbbInUse;
+use crate::on::start_links;
 use crate::{println, stop};
 use core::future::Future;
 use isola_abi::grid::GridSetup;
 use isola_ebbs::platform;
 use isola_events::{exit, spawn_task};
-use isola_neighbours::over_links;
 use isola_net::add_activity_rule;
 use isola_net::interface::NetworkError;
 use isola_resources::GridResource;
@@ -18,6 +18,7 @@ pub fn begin<F: Future<Output = ExitCode> + 'static>(
     components: fn() -> Result<(), EbbInUse>,
     main: fn(Arguments) -> F,
 ) {
+    let over_links = start_links();
     let named = components();
     spawn_task(async move {
         stop::listen();

@@ -3,6 +3,7 @@
 use alloc::string::String;
 use isola_fs::Access;
 use isola_messenger::HandlerRegistration;
+use isola_platform::network::NetworkPort;
 
 #[cfg(not(feature = "cells-only"))]
 pub use isola_bare::cell_image;
@@ -10,6 +11,19 @@ pub use isola_bare::cell_image;
 pub use isola_bare::cells_only_image as cell_image;
 pub use isola_bare::heap::CellHeap;
 pub(crate) use isola_bare::programs::user_mode;
+
+/// Enables links to other cells, and returns the function that adds those of neighbours to the network device.
+#[cfg(not(feature = "cells-only"))]
+pub(crate) fn start_links() -> fn(NetworkPort) -> NetworkPort {
+    isola_bare::links::enable();
+    isola_neighbours::over_links
+}
+
+/// Returns the function that leaves the network device as it is: small images have no links.
+#[cfg(feature = "cells-only")]
+pub(crate) fn start_links() -> fn(NetworkPort) -> NetworkPort {
+    |port| port
+}
 
 /// Returns an error: a cell has no directory to export.
 pub(crate) async fn export(_: &str, _: Access) -> Result<HandlerRegistration, String> {

@@ -4,11 +4,17 @@ use alloc::format;
 use alloc::string::String;
 use isola_fs::Access;
 use isola_messenger::HandlerRegistration;
+use isola_platform::network::NetworkPort;
 
 pub use isola_gateway::linux;
 pub use isola_gateway::process::run;
 pub use isola_hosted::heap::CellHeap;
 pub use isola_hosted::process;
+
+/// Returns the function that adds links of neighbours to the network device.
+pub(crate) fn start_links() -> fn(NetworkPort) -> NetworkPort {
+    isola_neighbours::over_links
+}
 
 /// Returns `None`: a process runs no programs.
 pub(crate) fn user_mode() -> Option<&'static dyn isola_user_mode::UserMode> {

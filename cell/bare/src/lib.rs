@@ -45,7 +45,7 @@ mod doze;
 pub mod heap;
 mod hot_plug;
 mod idle;
-mod links;
+pub mod links;
 mod migration;
 mod network;
 mod page_tables;

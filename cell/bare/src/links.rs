@@ -11,10 +11,24 @@ use isola_abi::service::{DeviceOffer, DriverSetup};
 use isola_machine::cell::links;
 use isola_platform::block::BlockPort;
 use isola_platform::{LinkPort, PeerWords};
+use spin::Once;
+
+/// The links, once they are enabled.
+static LINKS: Once<&'static dyn LinkPort> = Once::new();
+
+/// Enables links to other cells. An image that does not call this contains no code of links.
+pub fn enable() {
+    LINKS.call_once(|| &BareLinks);
+}
+
+/// Returns the links of a cell that has a supervisor, if they are enabled.
+pub(crate) fn port() -> Option<&'static dyn LinkPort> {
+    LINKS.get().copied()
+}
 
 /// The links of a cell that has a supervisor.
 #[derive(Debug)]
-pub(crate) struct BareLinks;
+struct BareLinks;
 
 impl LinkPort for BareLinks {
     fn table(&self) -> &'static LinkTable {

@@ -1,7 +1,7 @@
 //! The bare platform: the machine as the cores of a cell see it. Each method is in the module of its subject, or here
 //! if it is a few lines.
 
-use crate::links::BareLinks;
+use crate::links;
 use crate::sampler::BareSampler;
 use crate::state::{self, AUTHORITY, Bare};
 use crate::{block, console, cores, hot_plug, idle, network, pending, pool, regions, supervisor};
@@ -172,7 +172,7 @@ impl Platform for Bare {
     }
 
     fn links(&self) -> Option<&'static dyn LinkPort> {
-        self.descriptor().supervisor.is_some().then_some(&BareLinks as &dyn LinkPort)
+        links::port().filter(|_| self.descriptor().supervisor.is_some())
     }
 
     fn open_network(&self) -> Vec<NetworkPort> {
