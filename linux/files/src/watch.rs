@@ -198,8 +198,12 @@ fn note_watched(dentry: &Dentry, events: u32) {
             }
         }
     }
+    // An event of an open file names its path, which IN_EXCL_UNLINK is about; a change of attributes does not.
+    let is_of_removed = dentry.is_removed() && events & linux::IN_ATTRIB == 0;
     for watch in watches_of(dentry.inode()) {
-        watch.notify(events, 0, b"");
+        if watch.mask() & linux::IN_EXCL_UNLINK == 0 || !is_of_removed {
+            watch.notify(events, 0, b"");
+        }
     }
 }
 

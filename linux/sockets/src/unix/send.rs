@@ -155,12 +155,12 @@ impl UnixSocket {
                 drop(state);
                 return Err(self.receiver_is_gone(receiver));
             }
-            if state.receive_ended {
-                return Err(Errno::EPIPE);
-            }
             let is_own_peer = state.is_connected_to(self);
             if state.peer.is_some() && !is_own_peer {
                 return Err(Errno::EPERM);
+            }
+            if state.receive_ended {
+                return Err(Errno::EPIPE);
             }
             let is_self = core::ptr::eq(&raw const **receiver, self);
             if !is_own_peer && !is_self && state.is_full() {

@@ -220,6 +220,7 @@ const LAYERS: &[(&str, &str)] = &[
     ("core_", "device"),
     ("activity_", "device"),
     ("device_", "device"),
+    ("link_", "device"),
     ("memory_", "device"),
     ("transmit_", "device"),
     ("ether", "ethernet"),
