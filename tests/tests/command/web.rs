@@ -59,7 +59,9 @@ fn messages_of_all_sizes_go_to_a_cell_and_back() {
     let there = format!("10.0.2.2:{port}");
     let line = ["run", "--hosted", "netpipe", "connect", &there, "-u", "100", "-o", "json"];
     let out = isola.run(&line).ended_with(0).out;
-    assert!(out.lines().count() > 20, "{out}");
-    assert!(out.lines().all(|line| line.starts_with("{\"bytes\":") && line.ends_with('}')), "{out}");
+    // On a busy host, the process reports events that took long.
+    let lines: Vec<&str> = out.lines().filter(|line| !line.starts_with("watchdog: ")).collect();
+    assert!(lines.len() > 20, "{out}");
+    assert!(lines.iter().all(|line| line.starts_with("{\"bytes\":") && line.ends_with('}')), "{out}");
     isola.run(&["down"]).ended_with(0);
 }

@@ -28,7 +28,10 @@ fn cycles(isola: &Isola) -> [u64; 3] {
 fn shares(isola: &Isola) -> [f64; 3] {
     let before = cycles(isola);
     sleep(Duration::from_secs(4));
-    let after = cycles(isola);
+    shares_since(before, cycles(isola))
+}
+
+fn shares_since(before: [u64; 3], after: [u64; 3]) -> [f64; 3] {
     let used = [0, 1, 2].map(|index| (after[index] - before[index]) as f64);
     used.map(|cycles| cycles * 100.0 / used.iter().sum::<f64>())
 }
@@ -43,10 +46,19 @@ fn disk_bytes(isola: &Isola) -> [u64; 3] {
     })
 }
 
-fn assert_near(shares: [f64; 3], expected: [f64; 3]) {
-    for (share, expected) in shares.into_iter().zip(expected) {
-        assert!((share - expected).abs() <= 0.5, "{shares:?} %, not {expected} %");
+/// Checks that the shares, over all the time from now on, become those expected within 0.5 %. An event that the host
+/// interrupts for long is charged as a whole, so a busy host needs more time.
+fn assert_become_near(isola: &Isola, expected: [f64; 3]) {
+    let start = cycles(isola);
+    let mut last = [0.0; 3];
+    for _ in 0..10 {
+        sleep(Duration::from_secs(4));
+        last = shares_since(start, cycles(isola));
+        if last.iter().zip(expected).all(|(share, expected)| (share - expected).abs() <= 0.5) {
+            return;
+        }
     }
+    panic!("{last:?} %, not {expected:?} %");
 }
 
 /// Vortex 4.3: shares of a disk in bytes, with requests of different lengths, 1,023 at a time.
@@ -103,7 +115,7 @@ fn activities_get_the_processor_time_of_their_weights() {
     assert_eq!(isola.json(&["grid", "show", "shares"])["resources"][0]["policy"], "direct");
     let changed = isola.json(&[&set[..], &["--policy", "wfq"]].concat());
     assert_eq!((&changed["resources"][0]["policy"], &changed["complete"]), (&"wfq".into(), &true.into()));
-    assert_near(shares(&isola), WEIGHTS.map(|(_, weight)| weight));
+    assert_become_near(&isola, WEIGHTS.map(|(_, weight)| weight));
 
     let shown = isola.json(&["grid", "show", "shares"]);
     let clients = shown["activities"].as_array().unwrap();
@@ -207,6 +219,6 @@ fn a_manifest_sets_up_the_grid_and_it_outlasts_the_cell() {
         let resources = &isola.json(&["grid", "show", "shares"])["resources"];
         assert_eq!((&resources[0]["policy"], &resources[1]["policy"]), (&"wfq".into(), &"fifo".into()));
         assert_eq!(resources[1]["limit"], 10 << 20);
-        assert_near(shares(&isola), WEIGHTS.map(|(_, weight)| weight));
+        assert_become_near(&isola, WEIGHTS.map(|(_, weight)| weight));
     }
 }
