@@ -40,11 +40,19 @@ fn soil(machine: &mut SupervisedMachine, mib: u64) -> usize {
     machine.serial().len()
 }
 
-/// Checks that no notification was late after the first `printed` bytes of output.
+/// Checks that no notification was late after the first `printed` bytes of output. The supervisor cannot tell the turns of
+/// some 0.5 ms, for which the emulator runs another core while it ends a cell, from its own work: two of them are permitted.
 fn was_never_late_since(machine: &mut SupervisedMachine, printed: usize) {
     let serial = machine.serial();
-    let late: Vec<&str> = serial[printed..].lines().filter(|line| line.contains(LATE)).collect();
+    let lines = serial[printed..].lines();
+    let late: Vec<&str> = lines.filter(|line| waited_us(line).is_some_and(|us| us > 1500)).collect();
     assert!(late.is_empty(), "{late:#?}");
+}
+
+/// Returns the time in the supervisor's message about late notifications, in microseconds.
+fn waited_us(line: &str) -> Option<u64> {
+    let (_, rest) = line.split_once(LATE)?;
+    rest.split(' ').find_map(|word| word.parse().ok())
 }
 
 fn entry(
