@@ -23,7 +23,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use isola_need::{LONG, Need, SKIPPED, skipped_tests};
 
-use self::programs::TestProgram;
+use self::programs::{AT_A_TIME, TestProgram, WITH_MACHINES};
 use self::tally::Tally;
 use crate::cargo::{cargo, name, succeeds};
 use crate::error::Error;
@@ -179,7 +179,7 @@ fn run_host(run: &Run<'_>) -> Result<Tally, Error> {
             None => tally.add(Tally::broken(format!("{CONFORMANCE} has no {HOSTED_CHECKS}"))),
         }
     }
-    tally.add(run.programs(programs, &[])?);
+    tally.add(run.programs(programs, AT_A_TIME, &[])?);
     let examples = ["test", "--workspace", "--no-fail-fast", "--doc"];
     tally.add(run.follow(cargo(run.workspace).args(examples))?);
     Ok(tally)
@@ -198,7 +198,7 @@ fn run_models(run: &Run<'_>) -> Result<Tally, Error> {
     command.env("RUSTFLAGS", "--cfg loom");
     command.env("CARGO_TARGET_DIR", run.workspace.metadata().target_directory.join("loom"));
     match programs::build(run.workspace, &mut command)? {
-        Some(programs) => run.programs(programs, &[]),
+        Some(programs) => run.programs(programs, AT_A_TIME, &[]),
         None => Ok(Tally::broken(NOT_COMPILED.into())),
     }
 }
@@ -216,7 +216,7 @@ fn run_memcheck(run: &Run<'_>) -> Result<Tally, Error> {
     let Some(programs) = built else { return Ok(Tally::broken(NOT_COMPILED.into())) };
     let programs =
         programs.into_iter().filter_map(|program| under_memcheck(run, program, &mut tally)).collect();
-    tally.add(run.programs(programs, &[])?);
+    tally.add(run.programs(programs, AT_A_TIME, &[])?);
     Ok(tally)
 }
 
@@ -259,7 +259,7 @@ fn run_machine(run: &Run<'_>) -> Result<Tally, Error> {
     let built = programs::build(workspace, &mut command)?;
     let Some(mut programs) = built else { return Ok(Tally::broken(NOT_COMPILED.into())) };
     programs.retain(|program| program.package == MACHINE_TESTS);
-    run.programs(programs, &environment)
+    run.programs(programs, WITH_MACHINES, &environment)
 }
 
 impl Run<'_> {
@@ -275,13 +275,18 @@ impl Run<'_> {
         command
     }
 
-    /// Runs `programs` with these variables added to their environment, and counts their tests.
-    fn programs(&self, programs: Vec<TestProgram>, environment: &[(&str, PathBuf)]) -> Result<Tally, Error> {
+    /// Runs `programs`, `at_a_time` at the same time, with these variables added to their environment, and counts their tests.
+    fn programs(
+        &self,
+        programs: Vec<TestProgram>,
+        at_a_time: usize,
+        environment: &[(&str, PathBuf)],
+    ) -> Result<Tally, Error> {
         let mut environment = [environment, &[(SKIPPED, self.skipped())]].concat();
         if self.long {
             environment.push((LONG, "1".into()));
         }
-        self.counted(|| Ok(programs::run(programs, &environment)))
+        self.counted(|| Ok(programs::run(programs, at_a_time, &environment)))
     }
 
     /// Runs `command`, a `cargo test` or a program with such output, prints its output and counts its tests.

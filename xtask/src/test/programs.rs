@@ -1,4 +1,4 @@
-//! Runs test programs two at a time, those that take longest first.
+//! Runs test programs, those that take longest first, and two at a time if they start no machines.
 //!
 //! `cargo test` runs one program after the other. Many programs end with a single long test, and others wait for timers
 //! or for a machine to boot; meanwhile processors are idle. The order keeps a long program from running alone at the end
@@ -23,9 +23,13 @@ use crate::cargo::name;
 use crate::error::Error;
 use crate::workspace::Workspace;
 
-/// The number of programs that run at the same time. Each has a thread for each processor, so that two fill the pauses of
-/// each other, and more would only delay tests with time limits.
-const AT_A_TIME: usize = 2;
+/// The number of programs without machines that run at the same time. Each has a thread for each processor, so that two fill
+/// the pauses of each other, and more would only delay tests with time limits.
+pub const AT_A_TIME: usize = 2;
+
+/// The same for programs with machines. Their tests compare latencies, and two programs have up to four machines, with ten
+/// processors, on a host of two.
+pub const WITH_MACHINES: usize = 1;
 
 /// The programs that took longest on two processors, by package and source file. An obsolete row costs time only.
 const LONGEST_FIRST: &[(&str, &str)] = &[
@@ -117,8 +121,9 @@ fn rank(package: &str, source: &str) -> usize {
     LONGEST_FIRST.iter().position(|row| *row == (package, source)).unwrap_or(LONGEST_FIRST.len())
 }
 
-/// Runs `programs` with these variables added to their environment, prints their output, and counts their tests.
-pub fn run(programs: Vec<TestProgram>, environment: &[(&str, PathBuf)]) -> Tally {
+/// Runs `programs`, `at_a_time` at the same time, with these variables added to their environment, prints their output, and
+/// counts their tests.
+pub fn run(programs: Vec<TestProgram>, at_a_time: usize, environment: &[(&str, PathBuf)]) -> Tally {
     let waiting = Mutex::new(VecDeque::from(programs));
     let sum = Mutex::new(Tally::default());
     let take = || waiting.lock().ok()?.pop_front();
@@ -134,7 +139,7 @@ pub fn run(programs: Vec<TestProgram>, environment: &[(&str, PathBuf)]) -> Tally
         }
     };
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..at_a_time).map(|_| scope.spawn(work)).collect();
         for worker in workers {
             worker.join().unwrap_or_else(|reason| panic::resume_unwind(reason));
         }
@@ -250,7 +255,7 @@ mod tests {
         let good = script(folder.path(), "good", "echo 'test result: ok. 3 passed; 0 failed; 0 ignored'");
         let lines = "echo 'test a::b ... FAILED'; echo 'test result: FAILED. 1 passed; 1 failed'; exit 101";
         let bad = script(folder.path(), "bad", lines);
-        let tally = run(vec![good, bad], &[]);
+        let tally = run(vec![good, bad], AT_A_TIME, &[]);
         assert_eq!((tally.passed, tally.failed), (4, 1));
         assert_eq!(tally.failures, ["a::b"]);
     }
@@ -261,7 +266,7 @@ mod tests {
         let dies = script(folder.path(), "dies", "echo 'test a ... ok'; kill -9 $$");
         let mut absent = script(folder.path(), "absent", "");
         absent.path = folder.path().join("nothing");
-        let tally = run(vec![dies, absent], &[]);
+        let tally = run(vec![dies, absent], AT_A_TIME, &[]);
         assert_eq!((tally.passed, tally.failed), (0, 2));
         let failures = tally.failures.join("\n");
         assert!(failures.contains("p dies ended with signal: 9"), "{failures}");
@@ -300,7 +305,7 @@ mod tests {
             script(folder.path(), "b", &text("b.ran", "a.ran")),
         ];
         let start = Instant::now();
-        assert_eq!(run(programs, &[]).failures, [""; 0]);
+        assert_eq!(run(programs, AT_A_TIME, &[]).failures, [""; 0]);
         assert!(start.elapsed() < Duration::from_secs(60));
     }
 
