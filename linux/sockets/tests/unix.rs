@@ -57,6 +57,18 @@ fn a_sender_waits_for_space_and_small_messages_are_bounded_too() {
 }
 
 #[test]
+fn a_socket_peeks_at_its_own_message() {
+    let system = System::new();
+    let socket = system.socket(SocketKind::Datagram);
+    system.bind(&socket, &named("own")).unwrap();
+    assert_eq!(system.send_to(&socket, b"to itself", named("own")), Ok(9));
+    let (bytes, message) = receive_message(&socket, 64, MessageFlags::PEEK).unwrap();
+    assert_eq!((bytes.as_slice(), message.address), (&b"to itself"[..], Some(named("own"))));
+    assert_eq!(receive(&socket, 64), Ok(b"to itself".to_vec()));
+    assert_eq!(receive(&socket, 64), Err(Errno::EAGAIN));
+}
+
+#[test]
 fn calls_end_at_their_time_limits() {
     let system = System::new();
     let [one, _other] = system.pair(SocketKind::Stream);

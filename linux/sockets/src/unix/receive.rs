@@ -155,7 +155,10 @@ impl UnixSocket {
         message.len = packet.bytes.len();
         let credentials = packet.credentials;
         let (count, sender, charge) = if peeks {
-            (buffer.write(&packet.bytes), packet.sender.clone(), 0)
+            let (count, sender) = (buffer.write(&packet.bytes), packet.sender.clone());
+            // The sender may be this socket.
+            drop(state);
+            (count, sender, 0)
         } else {
             let Some(packet) = state.queue.pop_front() else { return self.nothing(state) };
             drop(state);
