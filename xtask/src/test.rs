@@ -286,7 +286,8 @@ impl Run<'_> {
         if self.long {
             environment.push((LONG, "1".into()));
         }
-        self.counted(|| Ok(programs::run(programs, at_a_time, &environment)))
+        let limit = if self.long { programs::LIMIT_OF_LONG } else { programs::LIMIT };
+        self.counted(|| Ok(programs::run(programs, at_a_time, limit, &environment)))
     }
 
     /// Runs `command`, a `cargo test` or a program with such output, prints its output and counts its tests.

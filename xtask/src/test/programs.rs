@@ -6,14 +6,15 @@
 //!
 //! A program runs as `cargo test` runs it: in the folder of its package, with the tests' default number of threads. Its
 //! output is printed when it ends, so that outputs do not mix; the name of a test that runs for a minute is printed at
-//! once.
+//! once. A program that runs longer than permitted is killed, and counts as a failure.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
-use std::time::Instant;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 use std::{panic, thread};
 
 use cargo_metadata::{Artifact, Message};
@@ -30,6 +31,12 @@ pub const AT_A_TIME: usize = 2;
 /// The same for programs with machines. Their tests compare latencies, and two programs have up to four machines, with ten
 /// processors, on a host of two.
 pub const WITH_MACHINES: usize = 1;
+
+/// The longest time of a program: several times that of the longest one. It ends a test that waits for ever.
+pub const LIMIT: Duration = Duration::from_secs(900);
+
+/// The same with the long variants of tests.
+pub const LIMIT_OF_LONG: Duration = Duration::from_secs(4 * 3600);
 
 /// The programs that took longest on two processors, by package and source file. An obsolete row costs time only.
 const LONGEST_FIRST: &[(&str, &str)] = &[
@@ -121,16 +128,21 @@ fn rank(package: &str, source: &str) -> usize {
     LONGEST_FIRST.iter().position(|row| *row == (package, source)).unwrap_or(LONGEST_FIRST.len())
 }
 
-/// Runs `programs`, `at_a_time` at the same time, with these variables added to their environment, prints their output, and
-/// counts their tests.
-pub fn run(programs: Vec<TestProgram>, at_a_time: usize, environment: &[(&str, PathBuf)]) -> Tally {
+/// Runs `programs`, `at_a_time` at the same time and each for at most `limit`, with these variables added to their environment,
+/// prints their output, and counts their tests.
+pub fn run(
+    programs: Vec<TestProgram>,
+    at_a_time: usize,
+    limit: Duration,
+    environment: &[(&str, PathBuf)],
+) -> Tally {
     let waiting = Mutex::new(VecDeque::from(programs));
     let sum = Mutex::new(Tally::default());
     let take = || waiting.lock().ok()?.pop_front();
     let work = || {
         while let Some(program) = take() {
             let start = Instant::now();
-            let (output, tally) = program.run(environment);
+            let (output, tally) = program.run(limit, environment);
             // A panic of a thread here is a defect of xtask, which ends it.
             let mut sum = sum.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let seconds = start.elapsed().as_secs_f64();
@@ -179,52 +191,79 @@ impl TestProgram {
         command
     }
 
-    /// Runs it to its end; returns its output and its counts.
-    fn run(&self, environment: &[(&str, PathBuf)]) -> (String, Tally) {
+    /// Runs it to its end, or until `limit` has passed; returns its output and its counts.
+    fn run(&self, limit: Duration, environment: &[(&str, PathBuf)]) -> (String, Tally) {
         let mut output = String::new();
         let mut tally = Tally::default();
-        let reason = match self.follow(environment, &mut output, &mut tally) {
-            Ok(status) if status.success() || tally.failed > 0 => return (output, tally),
-            Ok(status) => format!("{} ended with {status}", self.title()),
+        let reason = match self.follow(limit, environment, &mut output, &mut tally) {
+            Ok(Some(status)) if status.success() || tally.failed > 0 => return (output, tally),
+            Ok(Some(status)) => format!("{} ended with {status}", self.title()),
+            Ok(None) => format!("{} had not ended after {} s", self.title(), limit.as_secs()),
             Err(error) => format!("{}: {}: {error}", self.title(), self.path.display()),
         };
         tally.add(Tally::broken(reason));
         (output, tally)
     }
 
-    /// Runs it to its end, and adds to its output and its counts.
+    /// Runs it to its end, and adds to its output and its counts. `None`: it was killed after `limit`.
     fn follow(
         &self,
+        limit: Duration,
         environment: &[(&str, PathBuf)],
         output: &mut String,
         tally: &mut Tally,
-    ) -> io::Result<ExitStatus> {
+    ) -> io::Result<Option<ExitStatus>> {
+        let deadline = Instant::now() + limit;
         let mut errors = tempfile::tempfile()?;
         let mut command = self.command();
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors.try_clone()?);
         let mut child = command.spawn()?;
-        if let Some(stdout) = child.stdout.take() {
-            let mut lines = BufReader::new(stdout);
-            let mut line = Vec::new();
-            // A test may print invalid UTF-8, so the output is read as bytes.
-            while lines.read_until(b'\n', &mut line)? > 0 {
-                let text = String::from_utf8_lossy(&line);
-                if text.contains(" has been running for over ") {
-                    print!("{}: {text}", self.title());
+        let lines = child.stdout.take().map(lines_of);
+        let mut is_late = false;
+        while let Some(lines) = &lines
+            && !is_late
+        {
+            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(text) => {
+                    if text.contains(" has been running for over ") {
+                        print!("{}: {text}", self.title());
+                    }
+                    tally.take(text.trim_end());
+                    output.push_str(&text);
                 }
-                tally.take(text.trim_end());
-                output.push_str(&text);
-                line.clear();
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => is_late = true,
             }
+        }
+        if is_late {
+            child.kill()?;
         }
         let status = child.wait()?;
         errors.rewind()?;
         let mut printed = Vec::new();
         errors.read_to_end(&mut printed)?;
         output.push_str(&String::from_utf8_lossy(&printed));
-        Ok(status)
+        Ok(Some(status).filter(|_| !is_late))
     }
+}
+
+/// Returns the lines of a program's output as they are printed. A thread reads them, as a process that the program has
+/// started may keep the output open after the program's end.
+fn lines_of(stdout: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut lines = BufReader::new(stdout);
+        let mut line = Vec::new();
+        // A test may print invalid UTF-8, so the output is read as bytes.
+        while lines.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+    receiver
 }
 
 #[cfg(test)]
@@ -233,7 +272,6 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
-    use std::time::Duration;
 
     /// A test program of one shell script.
     fn script(folder: &Path, source: &str, text: &str) -> TestProgram {
@@ -255,7 +293,7 @@ mod tests {
         let good = script(folder.path(), "good", "echo 'test result: ok. 3 passed; 0 failed; 0 ignored'");
         let lines = "echo 'test a::b ... FAILED'; echo 'test result: FAILED. 1 passed; 1 failed'; exit 101";
         let bad = script(folder.path(), "bad", lines);
-        let tally = run(vec![good, bad], AT_A_TIME, &[]);
+        let tally = run(vec![good, bad], AT_A_TIME, LIMIT, &[]);
         assert_eq!((tally.passed, tally.failed), (4, 1));
         assert_eq!(tally.failures, ["a::b"]);
     }
@@ -266,7 +304,7 @@ mod tests {
         let dies = script(folder.path(), "dies", "echo 'test a ... ok'; kill -9 $$");
         let mut absent = script(folder.path(), "absent", "");
         absent.path = folder.path().join("nothing");
-        let tally = run(vec![dies, absent], AT_A_TIME, &[]);
+        let tally = run(vec![dies, absent], AT_A_TIME, LIMIT, &[]);
         assert_eq!((tally.passed, tally.failed), (0, 2));
         let failures = tally.failures.join("\n");
         assert!(failures.contains("p dies ended with signal: 9"), "{failures}");
@@ -274,11 +312,24 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_does_not_end_is_killed_and_is_one_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        // The second process keeps the output open.
+        let program = script(folder.path(), "waits", "echo 'test a ... ok'; sleep 60 & wait");
+        let start = Instant::now();
+        let (output, tally) = program.run(Duration::from_secs(1), &[]);
+        assert!(start.elapsed() < Duration::from_secs(30));
+        assert_eq!((output.as_str(), tally.failed), ("test a ... ok\n", 1));
+        assert_eq!(tally.failures, ["p waits had not ended after 1 s"]);
+    }
+
+    #[test]
     fn a_program_has_its_folder_its_variables_and_no_input() {
         let folder = tempfile::tempdir().unwrap();
         let text = "test \"$PWD\" = \"$CARGO_MANIFEST_DIR\" && test \"$SPECIAL\" = x && ! read line && \
                     echo out && echo err >&2";
-        let (output, tally) = script(folder.path(), "program", text).run(&[("SPECIAL", PathBuf::from("x"))]);
+        let (output, tally) =
+            script(folder.path(), "program", text).run(LIMIT, &[("SPECIAL", PathBuf::from("x"))]);
         assert_eq!((output.as_str(), tally), ("out\nerr\n", Tally::default()));
     }
 
@@ -286,7 +337,7 @@ mod tests {
     fn a_program_runs_within_another_one() {
         let folder = tempfile::tempdir().unwrap();
         let program = script(folder.path(), "program", "echo $0 $*").within(&["sh", "-e"], &["a", "b"]);
-        let (output, _) = program.run(&[]);
+        let (output, _) = program.run(LIMIT, &[]);
         assert_eq!(output, format!("{} a b\n", folder.path().join("program").display()));
         assert_eq!(program.title(), "p program in sh");
     }
@@ -305,7 +356,7 @@ mod tests {
             script(folder.path(), "b", &text("b.ran", "a.ran")),
         ];
         let start = Instant::now();
-        assert_eq!(run(programs, AT_A_TIME, &[]).failures, [""; 0]);
+        assert_eq!(run(programs, AT_A_TIME, LIMIT, &[]).failures, [""; 0]);
         assert!(start.elapsed() < Duration::from_secs(60));
     }
 
