@@ -181,12 +181,7 @@ impl BlockQueue for BareBlockQueue {
         let completed = self.queue.take_completed()?;
         Some(BlockCompletion {
             id: completed.tag.id,
-            outcome: match completed.outcome {
-                Outcome::Done => BlockOutcome::Done,
-                Outcome::IoError => BlockOutcome::IoError,
-                Outcome::Unsupported => BlockOutcome::Unsupported,
-                Outcome::DeviceFailed(_) => BlockOutcome::DeviceFailed,
-            },
+            outcome: outcome(completed.outcome),
             request: completed.request.map(from_driver),
             data_len: completed.data_len,
             submitted: instant(completed.tag.submitted),
@@ -203,24 +198,14 @@ impl BlockQueue for BareBlockQueue {
     }
 
     fn enable_interrupts(&mut self) -> CompletionsPending {
-        match self.queue.enable_interrupts(WakeWhen::Returned) {
-            // The requests of a failed device complete without it, and those that completed need no other look.
-            Pending::Yes if self.queue.fault().is_some() && self.queue.in_flight() == 0 => {
-                CompletionsPending::No
-            }
-            Pending::Yes => CompletionsPending::Yes,
-            Pending::No => CompletionsPending::No,
-        }
+        enable_interrupts(&mut self.queue)
     }
 
     fn disable_interrupts(&mut self) {
         if self.has_line {
             self.device.lock().acknowledge();
         }
-        // A queue armed for one interrupt sends no other, and the caller has had that one or has found completions.
-        if !self.queue.interrupts_once() {
-            self.queue.disable_interrupts();
-        }
+        disable_interrupts(&mut self.queue);
     }
 }
 
@@ -259,6 +244,33 @@ fn from_driver(request: Request<BlockData>) -> BlockRequest {
             };
             BlockRequest::WriteZeroes { sector, sectors, unmap }
         }
+    }
+}
+
+pub(crate) const fn outcome(outcome: Outcome) -> BlockOutcome {
+    match outcome {
+        Outcome::Done => BlockOutcome::Done,
+        Outcome::IoError => BlockOutcome::IoError,
+        Outcome::Unsupported => BlockOutcome::Unsupported,
+        Outcome::DeviceFailed(_) => BlockOutcome::DeviceFailed,
+    }
+}
+
+pub(crate) fn enable_interrupts<B: DmaBuffer, T: Copy>(
+    queue: &mut driver::BlockQueue<B, T>,
+) -> CompletionsPending {
+    match queue.enable_interrupts(WakeWhen::Returned) {
+        // The requests of a failed device complete without it, and those that completed need no other look.
+        Pending::Yes if queue.fault().is_some() && queue.in_flight() == 0 => CompletionsPending::No,
+        Pending::Yes => CompletionsPending::Yes,
+        Pending::No => CompletionsPending::No,
+    }
+}
+
+pub(crate) fn disable_interrupts<B: DmaBuffer, T: Copy>(queue: &mut driver::BlockQueue<B, T>) {
+    // A queue armed for one interrupt sends no other, and the caller has had that one or has found completions.
+    if !queue.interrupts_once() {
+        queue.disable_interrupts();
     }
 }
 

@@ -4,7 +4,7 @@
 //! is copied there before the request, or back after it (as Linux does for devices that it does not trust: swiotlb with
 //! restricted DMA). The requests themselves stay here, so that a caller gets them back unchanged if the device fails.
 
-use crate::block::{BareBlockControl, limits, refusal};
+use crate::block::{self, BareBlockControl, limits, refusal};
 use crate::state::AUTHORITY;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -15,10 +15,9 @@ use core::sync::atomic::AtomicU64;
 use core::task::Waker;
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::service::{DeviceOffer, DriverSetup};
-use isola_drivers::block::{self as driver, BlockDevice, BlockInterrupts, BlockOptions, Outcome, Request};
+use isola_drivers::block::{self as driver, BlockDevice, BlockInterrupts, BlockOptions, Request};
 use isola_drivers::transport::Notify;
 use isola_drivers::transport::channel::ChannelTransport;
-use isola_drivers::virtqueue::{Pending, WakeWhen};
 use isola_ebbs::{cycles, platform};
 use isola_machine::cell::links;
 use isola_machine::dma::DmaRegion;
@@ -226,12 +225,7 @@ impl BlockQueue for ChannelBlockQueue {
     fn take_completion(&mut self) -> Option<BlockCompletion> {
         let completed = self.queue.take_completed()?;
         let LentRequest { mut request, id, submitted } = self.requests.try_remove(completed.tag)?;
-        let outcome = match completed.outcome {
-            Outcome::Done => BlockOutcome::Done,
-            Outcome::IoError => BlockOutcome::IoError,
-            Outcome::Unsupported => BlockOutcome::Unsupported,
-            Outcome::DeviceFailed(_) => BlockOutcome::DeviceFailed,
-        };
+        let outcome = block::outcome(completed.outcome);
         if let Some(returned) = completed.request {
             if let (
                 Request::Read { into: buffers, .. },
@@ -262,18 +256,10 @@ impl BlockQueue for ChannelBlockQueue {
     }
 
     fn enable_interrupts(&mut self) -> CompletionsPending {
-        match self.queue.enable_interrupts(WakeWhen::Returned) {
-            Pending::Yes if self.queue.fault().is_some() && self.queue.in_flight() == 0 => {
-                CompletionsPending::No
-            }
-            Pending::Yes => CompletionsPending::Yes,
-            Pending::No => CompletionsPending::No,
-        }
+        block::enable_interrupts(&mut self.queue)
     }
 
     fn disable_interrupts(&mut self) {
-        if !self.queue.interrupts_once() {
-            self.queue.disable_interrupts();
-        }
+        block::disable_interrupts(&mut self.queue);
     }
 }

@@ -5,15 +5,13 @@
 //! the driver alone: the end of the link resets the device. Doorbells of the link are the notifications.
 
 use super::{
-    Cause, EntryIndex, InterruptCause, MessageControl, Notify, QueueAddresses, QueueIndex, Transport,
-    TransportError,
+    Cause, EntryIndex, InterruptCause, Notify, QueueAddresses, QueueIndex, Transport, TransportError,
 };
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use isola_abi::service::{DeviceOffer, DriverSetup, MAX_QUEUES, QueueSetup};
-use isola_machine::apic::InterruptMessage;
 
 /// The addresses of a queue; a size of 0 if it is not enabled.
 #[derive(Debug, Default)]
@@ -140,21 +138,5 @@ impl<N: Notify + Clone + fmt::Debug + 'static> Transport for ChannelTransport<N>
 
     fn acknowledge(&mut self) -> InterruptCause {
         InterruptCause { queue: Cause::Possible, configuration: Cause::No }
-    }
-
-    fn message_entries(&self) -> u16 {
-        0
-    }
-
-    fn set_message(
-        &mut self,
-        entry: EntryIndex,
-        _: InterruptMessage,
-    ) -> Result<Box<dyn MessageControl>, TransportError> {
-        Err(TransportError::NoSuchEntry { entry })
-    }
-
-    fn set_configuration_entry(&mut self, entry: EntryIndex) -> Result<(), TransportError> {
-        Err(TransportError::NoSuchEntry { entry })
     }
 }

@@ -1,11 +1,9 @@
 //! virtio-mmio: a device behind one window of registers (virtio 1.2, 4.2).
 
 use super::{
-    EntryIndex, InterruptCause, MessageControl, Notify, QueueAddresses, QueueIndex, RegisterWindow,
-    Transport, TransportError,
+    EntryIndex, InterruptCause, Notify, QueueAddresses, QueueIndex, RegisterWindow, Transport, TransportError,
 };
 use alloc::boxed::Box;
-use isola_machine::apic::InterruptMessage;
 
 /// "virt", little-endian.
 const MAGIC: u32 = 0x7472_6976;
@@ -160,22 +158,6 @@ impl<W: RegisterWindow> Transport for MmioTransport<W> {
             self.registers.write_u32(register::INTERRUPT_ACKNOWLEDGE, status);
         }
         InterruptCause::from_status(status as u8)
-    }
-
-    fn message_entries(&self) -> u16 {
-        0
-    }
-
-    fn set_message(
-        &mut self,
-        entry: EntryIndex,
-        _message: InterruptMessage,
-    ) -> Result<Box<dyn MessageControl>, TransportError> {
-        Err(TransportError::NoSuchEntry { entry })
-    }
-
-    fn set_configuration_entry(&mut self, entry: EntryIndex) -> Result<(), TransportError> {
-        Err(TransportError::NoSuchEntry { entry })
     }
 }
 

@@ -89,7 +89,7 @@ impl InterruptCause {
     }
 }
 
-/// A bus that a virtio device is on.
+/// A bus that a virtio device is on. Without the functions for message interrupts, its devices have one interrupt line.
 pub trait Transport: Send + fmt::Debug {
     /// Returns the device type (virtio 1.2, 5).
     fn device_type(&self) -> u32;
@@ -136,7 +136,9 @@ pub trait Transport: Send + fmt::Debug {
     fn acknowledge(&mut self) -> InterruptCause;
 
     /// Returns the number of message interrupts: 0 if the device has one line.
-    fn message_entries(&self) -> u16;
+    fn message_entries(&self) -> u16 {
+        0
+    }
 
     /// Configures a message interrupt and unmasks it.
     ///
@@ -145,14 +147,18 @@ pub trait Transport: Send + fmt::Debug {
     fn set_message(
         &mut self,
         entry: EntryIndex,
-        message: InterruptMessage,
-    ) -> Result<Box<dyn MessageControl>, TransportError>;
+        _message: InterruptMessage,
+    ) -> Result<Box<dyn MessageControl>, TransportError> {
+        Err(TransportError::NoSuchEntry { entry })
+    }
 
     /// Selects the message interrupt for changes of the configuration.
     ///
     /// # Errors
     /// [`TransportError::NoSuchEntry`], if the device does not accept it.
-    fn set_configuration_entry(&mut self, entry: EntryIndex) -> Result<(), TransportError>;
+    fn set_configuration_entry(&mut self, entry: EntryIndex) -> Result<(), TransportError> {
+        Err(TransportError::NoSuchEntry { entry })
+    }
 }
 
 /// Control of a message interrupt. It belongs to the queue that uses the interrupt, on any core.
