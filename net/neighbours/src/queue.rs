@@ -77,7 +77,7 @@ async fn open_link(mac: [u8; 6]) {
 }
 
 fn add(link: NeighbourLink) {
-    LINKS.with(|router| router.link(PolledLink { link, waker: Arc::new(Poll).into() }, &Cell));
+    LINKS.with(|router| router.link(PolledLink { link, waker: Arc::new(PollWaker).into() }, &Cell));
     // The link arms itself when the queue is empty.
     network::poll();
 }
@@ -89,9 +89,9 @@ impl Links {
 }
 
 /// Wakes by a poll of the core's queue.
-struct Poll;
+struct PollWaker;
 
-impl Wake for Poll {
+impl Wake for PollWaker {
     fn wake(self: Arc<Self>) {
         network::poll();
     }
@@ -179,34 +179,41 @@ impl Surroundings for Cell {
 struct LinkedQueue {
     device: Box<dyn NetworkQueue + Send>,
     offloads: Offloads,
-    next: Next,
-    turn: Turn,
+    next_sent: NextSent,
+    receive_first: ReceiveSource,
 }
 
-/// The next frame to be sent.
-enum Next {
-    New,
-    /// It takes the device, which had no room.
-    ToDevice,
-}
-
-/// The source of the next received frame.
+/// The next frame that the stack sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum NextSent {
+    NewFrame,
+    /// The frame for which the device had no room.
+    DeviceRetry,
+}
+
+/// A source of received frames.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReceiveSource {
     Device,
     Links,
 }
 
 /// Sends frames of other cores.
 pub(crate) fn send_over_links(frames: Vec<Frame>) {
-    LINKS.with(|router| {
-        for frame in frames {
-            // The link has ended meanwhile.
-            if let Routed::ToDevice(_) = router.send(frame, &Cell) {
-                network::count_dropped(LinkDrop::Ended);
-            }
+    for frame in frames {
+        // The link has ended meanwhile.
+        if let Routed::ToDevice(_) = send_over_link(frame) {
+            network::count_dropped(LinkDrop::Ended);
         }
-    });
+    }
+}
+
+/// Sends a frame over the link to its destination, if there is one.
+fn send_over_link(frame: Frame) -> Routed {
+    match LINKS.router.borrow_mut().as_mut() {
+        Some(router) => router.send(frame, &Cell),
+        None => Routed::ToDevice(frame),
+    }
 }
 
 /// Returns whether a device can send a frame. One that was made for a link may lack checksums or be too long.
@@ -218,16 +225,21 @@ pub(crate) fn can_send(offloads: Offloads, frame: &Frame) -> bool {
 
 impl LinkedQueue {
     fn new(device: Box<dyn NetworkQueue + Send>) -> Self {
-        Self { offloads: device.offloads(), device, next: Next::New, turn: Turn::Device }
+        Self {
+            offloads: device.offloads(),
+            device,
+            next_sent: NextSent::NewFrame,
+            receive_first: ReceiveSource::Device,
+        }
     }
 
     fn receive_from_device(&mut self) -> Option<ReceivedFrame> {
-        self.turn = Turn::Links;
+        self.receive_first = ReceiveSource::Links;
         self.device.receive()
     }
 
     fn receive_from_links(&mut self) -> Option<ReceivedFrame> {
-        self.turn = Turn::Device;
+        self.receive_first = ReceiveSource::Device;
         let frame = LINKS.with(|router| router.receive(&Cell)).flatten()?;
         Some(ReceivedFrame { frame, rest: None, checksum: ReceivedChecksum::Valid })
     }
@@ -251,27 +263,27 @@ impl NetworkQueue for LinkedQueue {
     }
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
-        match self.turn {
-            Turn::Device => self.receive_from_device().or_else(|| self.receive_from_links()),
-            Turn::Links => self.receive_from_links().or_else(|| self.receive_from_device()),
+        match self.receive_first {
+            ReceiveSource::Device => self.receive_from_device().or_else(|| self.receive_from_links()),
+            ReceiveSource::Links => self.receive_from_links().or_else(|| self.receive_from_device()),
         }
     }
 
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
-        // The caller first repeats the frame for which the device had no room.
-        let frame = match (core::mem::replace(&mut self.next, Next::New), LINKS.router.borrow_mut().as_mut())
-        {
-            (Next::New, Some(router)) => match router.send(frame, &Cell) {
+        let frame = match self.next_sent {
+            NextSent::NewFrame => match send_over_link(frame) {
                 Routed::OverLink => return Ok(()),
                 Routed::ToDevice(frame) => frame,
             },
-            (Next::ToDevice, _) | (_, None) => frame,
+            // It is routed already: the caller repeats it before it sends another.
+            NextSent::DeviceRetry => frame,
         };
+        self.next_sent = NextSent::NewFrame;
         if !can_send(self.offloads, &frame) {
             network::count_dropped(LinkDrop::Ended);
             return Ok(());
         }
-        self.device.send(frame).inspect_err(|_| self.next = Next::ToDevice)
+        self.device.send(frame).inspect_err(|_| self.next_sent = NextSent::DeviceRetry)
     }
 
     fn flush(&mut self) {
