@@ -6,27 +6,14 @@ use isola_activities::name_of;
 use isola_ebbs::platform;
 use isola_events::activity::{APPLICATION, activities, charge_all_to, charge_piece, charge_to, charge_until};
 use isola_events::{
-    Alarm, end_activity, exit, now, register_activity, register_activity_under, run, sleep, spawn_task,
-    spawn_task_for, yield_now,
+    Alarm, end_activity, now, register_activity, register_activity_under, sleep, spawn_task_for, yield_now,
 };
-use isola_hosted::Settings;
+use isola_test_task::run_task;
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// Runs `main` as the only task of a cell with one core.
-fn in_cell<F: Future<Output = ()> + 'static>(main: fn() -> F) {
-    isola_hosted::run(Settings::default(), Vec::new(), |_| {
-        spawn_task(async move {
-            main().await;
-            exit(0);
-        })
-        .detach();
-        run()
-    });
-}
 
 /// Returns the cycles charged to the activity since it got its slot, as the supervisor computes them.
 fn cycles(activity: ActivityId) -> u64 {
@@ -46,7 +33,7 @@ async fn work(activity: ActivityId, spent: u64) {
 
 #[test]
 fn the_ledger_has_as_many_activities_as_the_cells_memory_allows() {
-    in_cell(|| async {
+    run_task(|| async {
         let slots = platform().ledger().records().len();
         assert!(slots > 10 * LEAST_SLOTS, "{slots} slots on a host with much memory");
         assert!(slots <= ledger::slots(u64::MAX, 1));
@@ -77,7 +64,7 @@ fn spin(for_cycles: u64) -> u64 {
 
 #[test]
 fn events_of_private_activities_are_charged_to_them_and_in_the_ledger() {
-    in_cell(|| async {
+    run_task(|| async {
         let service = register_activity("service").unwrap();
         let [one, two] = ["one", "two"].map(|name| register_activity_under(service, name).unwrap());
         let mut spent = Vec::new();
@@ -106,7 +93,7 @@ fn events_of_private_activities_are_charged_to_them_and_in_the_ledger() {
 
 #[test]
 fn each_way_to_charge_a_part_of_an_event_counts_for_private_activities() {
-    in_cell(|| async {
+    run_task(|| async {
         const PIECE: u64 = 1_000_000;
         let service = register_activity("service").unwrap();
         let all: Vec<_> =
@@ -150,7 +137,7 @@ fn each_way_to_charge_a_part_of_an_event_counts_for_private_activities() {
 
 #[test]
 fn work_of_handlers_for_a_private_activity_does_not_lengthen_the_next_event() {
-    in_cell(|| async {
+    run_task(|| async {
         let service = register_activity("service").unwrap();
         let query = register_activity_under(service, "query").unwrap();
         let spent = Rc::new(Cell::new(0));
@@ -172,7 +159,7 @@ fn work_of_handlers_for_a_private_activity_does_not_lengthen_the_next_event() {
 
 #[test]
 fn slots_are_reused_and_no_activity_is_charged_for_an_earlier_one() {
-    in_cell(|| async {
+    run_task(|| async {
         let slots = platform().ledger().records().len();
         let mut seen = HashSet::new();
         for _ in 0..3 * slots {

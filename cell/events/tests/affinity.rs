@@ -3,33 +3,16 @@
 use isola_ebbs::current_core;
 use isola_events::affinity::{AffinityStatistics, set_expiry, statistics};
 use isola_events::event::{Event, Label, Placement};
-use isola_events::{exit, now, parallel, run, sleep, spawn, spawn_on, spawn_task, yield_now};
-use isola_hosted::Settings;
+use isola_events::{now, parallel, sleep, spawn, spawn_on, yield_now};
 use isola_platform::CoreIndex;
+use isola_test_task::run_task_on;
 use std::collections::HashMap;
-use std::future::Future;
 use std::hint::spin_loop;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3_600);
-
-/// Runs a cell of threads with `main` as a task of its first core.
-fn cell<F: Future<Output = ()> + 'static>(cores: usize, main: impl Fn() -> F + Sync) {
-    let settings = Settings { cores, ..Settings::default() };
-    isola_hosted::run(settings, Vec::new(), |_| {
-        if current_core() == CoreIndex(0) {
-            let main = main();
-            spawn_task(async move {
-                main.await;
-                exit(0);
-            })
-            .detach();
-        }
-        run()
-    });
-}
 
 fn core_of(label: u64) -> CoreIndex {
     Placement::Affine(Label(label)).core()
@@ -45,7 +28,7 @@ fn hold(is_held: &AtomicBool) {
 
 #[test]
 fn labels_keep_their_cores_and_spread_over_all_cores() {
-    cell(4, || async {
+    run_task_on(4, || async {
         set_expiry(HOUR);
         let placed: Vec<_> = (0..64).map(core_of).collect();
         assert!((0..64).map(core_of).eq(placed.iter().copied()));
@@ -68,7 +51,7 @@ fn a_label_whose_time_has_passed_leaves_a_busy_core_and_keeps_an_idle_one() {
         }
     }
     const BUSY: CoreIndex = CoreIndex(1);
-    cell(3, || async {
+    run_task_on(3, || async {
         set_expiry(Duration::from_millis(5));
         // The host may run a core's thread late, which counts as a load.
         let (mut on_busy, mut on_idle, mut readings) = (0, 0, 0);
@@ -100,7 +83,7 @@ fn dependent_events_of_a_label_keep_their_order_while_labels_move() {
     static RAN: AtomicU64 = AtomicU64::new(0);
     static CORES: Mutex<Option<HashMap<u64, Vec<CoreIndex>>>> = Mutex::new(None);
     static LATEST: [AtomicU64; LABELS as usize] = [const { AtomicU64::new(0) }; LABELS as usize];
-    cell(4, || async {
+    run_task_on(4, || async {
         // Each event is placed anew, unless earlier ones wait.
         set_expiry(Duration::ZERO);
         *CORES.lock().unwrap() = Some(HashMap::new());
@@ -146,7 +129,7 @@ fn dependent_events_of_a_label_keep_their_order_while_labels_move() {
 
 #[test]
 fn a_refused_event_does_not_hold_its_label() {
-    cell(2, || async {
+    run_task_on(2, || async {
         set_expiry(HOUR);
         let label = (0..).find(|label| core_of(*label) == CoreIndex(1)).unwrap();
         // Holds core 1, so that its mailbox fills.
@@ -178,7 +161,7 @@ fn a_label_keeps_a_busy_core_while_dependent_events_wait_there() {
     const HELD: CoreIndex = CoreIndex(1);
     static IS_HELD: AtomicBool = AtomicBool::new(true);
     static ORDER: Mutex<Vec<u64>> = Mutex::new(Vec::new());
-    cell(3, || async {
+    run_task_on(3, || async {
         set_expiry(HOUR);
         let label = (0..).find(|label| core_of(*label) == HELD).unwrap();
         spawn_on(HELD, || hold(&IS_HELD));

@@ -1,27 +1,13 @@
 //! Futures from an application's view, and the number of events that they cost.
 
 use isola_events::future::{Either, TryFutureExt, join, join_all, ready, select, try_join};
-use isola_events::{exit, run, sleep, spawn, spawn_task, start_task, yield_now};
-use isola_hosted::Settings;
+use isola_events::{sleep, spawn, spawn_task, start_task, yield_now};
+use isola_test_task::run_task;
 use std::cell::{Cell, RefCell};
 use std::future::pending;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// Runs `main` as a task of a cell with one core.
-fn cell<F: Future<Output = ()> + 'static>(main: impl Fn() -> F + Sync) {
-    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
-        let main = main();
-        spawn_task(async move {
-            main.await;
-            exit(0);
-        })
-        .detach();
-        run()
-    });
-    assert_eq!(codes, [0]);
-}
 
 /// Returns the number of events charged to the application on this core so far.
 fn events() -> u64 {
@@ -30,7 +16,7 @@ fn events() -> u64 {
 
 #[test]
 fn ready_futures_continue_without_an_event() {
-    cell(|| async {
+    run_task(|| async {
         let before = events();
         let mut sum = 0;
         for number in 0..100 {
@@ -47,7 +33,7 @@ fn ready_futures_continue_without_an_event() {
 
 #[test]
 fn a_started_task_runs_before_its_creator_continues_and_may_await_later() {
-    cell(|| async {
+    run_task(|| async {
         let steps = Rc::new(RefCell::new(Vec::new()));
         let log = steps.clone();
         let task = start_task(async move {
@@ -63,7 +49,7 @@ fn a_started_task_runs_before_its_creator_continues_and_may_await_later() {
 
 #[test]
 fn a_task_woken_in_its_own_first_poll_is_polled_again() {
-    cell(|| async {
+    run_task(|| async {
         // Each level is started within the poll of the level above.
         fn nested(levels: u32) -> std::pin::Pin<Box<dyn Future<Output = u32>>> {
             Box::pin(async move {
@@ -81,7 +67,7 @@ fn joins_wait_for_all_futures_and_races_for_the_first() {
         sleep(Duration::from_millis(ms)).await;
         value
     }
-    cell(|| async {
+    run_task(|| async {
         assert_eq!(join(after(3, 'a'), after(1, 'b')).await, ('a', 'b'));
         let all = (0..50).map(|number| after(number % 7, number));
         assert_eq!(join_all(all).await, (0..50).collect::<Vec<_>>());
@@ -102,7 +88,7 @@ fn an_error_propagates_to_the_first_handler() {
         let address = address(known).await?;
         Ok(address * 2)
     }
-    cell(|| async {
+    run_task(|| async {
         let handled = Rc::new(Cell::new(0));
         let count = handled.clone();
         let value = send(false)
@@ -127,7 +113,7 @@ fn dropping_cancel_on_drop_ends_the_task_and_awaiting_it_returns_the_output() {
             self.0.set(true);
         }
     }
-    cell(|| async {
+    run_task(|| async {
         let ended = Rc::new(Cell::new(false));
         let guard = Dropped(ended.clone());
         let tied = start_task(async move {

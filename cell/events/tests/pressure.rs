@@ -3,29 +3,14 @@
 use isola_abi::report::MemoryPressure::{self, Critical, Low, None};
 use isola_ebbs::{current_core, platform};
 use isola_events::pressure::REPEAT_INTERVAL;
-use isola_events::{exit, memory_pressure, on_memory_pressure, run, sleep, spawn_on, spawn_task};
-use isola_hosted::Settings;
+use isola_events::{memory_pressure, on_memory_pressure, sleep, spawn_on};
 use isola_platform::CoreIndex;
+use isola_test_task::run_task_on;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// Runs `main` as a task on the first core of a cell with `cores` cores.
-fn cell<F: Future<Output = ()> + 'static>(cores: usize, main: impl Fn() -> F + Sync) {
-    isola_hosted::run(Settings { cores, ..Settings::default() }, Vec::new(), |_| {
-        if current_core() == CoreIndex(0) {
-            let main = main();
-            spawn_task(async move {
-                main.await;
-                exit(0);
-            })
-            .detach();
-        }
-        run()
-    });
-}
 
 /// Sets the level, as the page allocator does.
 fn set(pressure: MemoryPressure) {
@@ -41,7 +26,7 @@ async fn until(condition: impl Fn() -> bool) {
 
 #[test]
 fn handlers_are_called_at_every_change_and_again_while_memory_is_short() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let calls: Rc<RefCell<Vec<MemoryPressure>>> = Rc::default();
         let log = calls.clone();
         let handler = on_memory_pressure(move |pressure| log.borrow_mut().push(pressure));
@@ -68,7 +53,7 @@ fn handlers_are_called_at_every_change_and_again_while_memory_is_short() {
 
 #[test]
 fn a_handler_may_install_and_remove_handlers() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let installed = Rc::new(RefCell::new(Vec::new()));
         let called = Rc::new(RefCell::new(0));
         let (handlers, inner) = (installed.clone(), called.clone());
@@ -87,7 +72,7 @@ fn a_handler_may_install_and_remove_handlers() {
 #[test]
 fn halted_cores_are_woken_and_each_calls_its_own_handlers() {
     static CALLS: Mutex<Vec<(CoreIndex, MemoryPressure)>> = Mutex::new(Vec::new());
-    cell(3, || async {
+    run_task_on(3, || async {
         let called = |core, pressure| CALLS.lock().unwrap().contains(&(CoreIndex(core), pressure));
         for core in [1, 2] {
             spawn_on(CoreIndex(core), || {

@@ -6,31 +6,16 @@ use isola_events::activity::{APPLICATION, INFRASTRUCTURE, charge_to};
 use isola_events::event::Event;
 use isola_events::processor::{self, has_policy};
 use isola_events::{
-    elsewhere, end_activity, exit, register_activity, register_activity_under, run, sleep, spawn_task,
-    spawn_task_for, yield_now,
+    elsewhere, end_activity, register_activity, register_activity_under, sleep, spawn_task_for, yield_now,
 };
-use isola_hosted::Settings;
 use isola_platform::CoreIndex;
 use isola_resources::{Entitlement, PROCESSOR, PolicyKind, Priority, Rate, ResourceError, Weight};
+use isola_test_task::run_task_on;
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// Runs `main` as a task of a cell with this number of cores.
-fn in_cell<F: Future<Output = ()> + 'static>(cores: usize, main: fn() -> F) {
-    isola_hosted::run(Settings { cores, ..Settings::default() }, Vec::new(), |_| {
-        if isola_ebbs::current_core() == CoreIndex(0) {
-            spawn_task(async move {
-                main().await;
-                exit(0);
-            })
-            .detach();
-        }
-        run()
-    });
-}
 
 /// Returns the cycles that core 0 has charged to the activity.
 fn used(activity: ActivityId) -> u64 {
@@ -130,7 +115,7 @@ async fn run_loads(loads: &[Load], cycles: u64) {
 
 #[test]
 fn weights_divide_the_core_whatever_the_length_of_events() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         PROCESSOR.set_policy(Some(PolicyKind::Wfq));
         yield_now().await;
         let loads = [("web", 50, 40_000), ("kv", 33, 7_000), ("batch", 17, 300_000)]
@@ -154,7 +139,7 @@ fn weights_divide_the_core_whatever_the_length_of_events() {
 
 #[test]
 fn an_activity_with_many_children_gets_no_more_than_its_share() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         PROCESSOR.set_policy(Some(PolicyKind::Wfq));
         yield_now().await;
         let [web, batch] = ["web", "batch"].map(|name| register_activity(name).unwrap());
@@ -192,7 +177,7 @@ fn an_activity_with_many_children_gets_no_more_than_its_share() {
 
 #[test]
 fn without_a_policy_all_run_equally_often_whatever_the_length_of_their_events() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         let loads = [("short", 50, 10_000), ("long", 50, 100_000)]
             .map(|(name, weight, length)| Load::start(name, weight, length));
         run_loads(&loads, 100_000_000).await;
@@ -212,7 +197,7 @@ fn without_a_policy_all_run_equally_often_whatever_the_length_of_their_events() 
 
 #[test]
 fn a_higher_priority_runs_first_and_events_of_an_activity_stay_in_order() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         let [urgent, idle] = ["urgent", "idle"].map(|name| register_activity(name).unwrap());
         let priority = |priority| Entitlement { priority: Priority(priority), ..Entitlement::default() };
         PROCESSOR.set_entitlement(urgent, priority(200)).unwrap();
@@ -240,7 +225,7 @@ fn a_higher_priority_runs_first_and_events_of_an_activity_stay_in_order() {
 
 #[test]
 fn policies_and_entitlements_change_at_any_time_without_losing_or_reordering_events() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         const EVENTS: u32 = 200;
         let activities: Vec<_> =
             (0..5).map(|number| register_activity(&format!("activity {number}")).unwrap()).collect();
@@ -272,7 +257,7 @@ fn policies_and_entitlements_change_at_any_time_without_losing_or_reordering_eve
 
 #[test]
 fn an_activity_at_its_limit_waits_while_the_core_rests() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         let load = Load::start("limited", 100, 50_000);
         let limit = part_of_core(100);
         PROCESSOR
@@ -302,7 +287,7 @@ fn idle_cycles() -> u64 {
 
 #[test]
 fn work_by_a_substitute_counts_for_the_activity_that_it_was_done_for() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         PROCESSOR.set_policy(Some(PolicyKind::Wfq));
         yield_now().await;
         let loads = [("served", 100, 20_000), ("other", 100, 20_000)]
@@ -338,7 +323,7 @@ fn work_by_a_substitute_counts_for_the_activity_that_it_was_done_for() {
 
 #[test]
 fn events_without_competitors_bypass_the_scheduler() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         PROCESSOR.set_policy(Some(PolicyKind::Wfq));
         yield_now().await;
         let alone = register_activity("alone").unwrap();
@@ -356,7 +341,7 @@ fn events_without_competitors_bypass_the_scheduler() {
 
 #[test]
 fn the_policy_holds_on_all_cores() {
-    in_cell(3, || async {
+    run_task_on(3, || async {
         assert!(!elsewhere(CoreIndex(1), || async { has_policy() }).await);
         PROCESSOR.set_policy(Some(PolicyKind::Edf));
         for core in 0..3 {
@@ -383,7 +368,7 @@ fn the_policy_holds_on_all_cores() {
 
 #[test]
 fn an_entitlement_ends_with_its_activity() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         PROCESSOR.set_policy(Some(PolicyKind::Priority));
         yield_now().await;
         let slots = platform().ledger().records().len();
@@ -419,7 +404,7 @@ fn an_entitlement_ends_with_its_activity() {
 
 #[test]
 fn contradictory_entitlements_are_refused() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         let entitlement = Entitlement {
             reservation: Some(Rate::per_second(20).unwrap()),
             limit: Some(Rate::per_second(10).unwrap()),

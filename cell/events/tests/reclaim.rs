@@ -3,39 +3,22 @@
 
 use isola_abi::id::ActivityId;
 use isola_abi::report::{MemoryPressure, OVER_BUDGET, RECLAIM};
-use isola_ebbs::{current_core, platform};
+use isola_ebbs::platform;
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::future::join_all;
 use isola_events::reclaim::{
     MemoryHolder, ReclaimCause, ReserveError, is_over_budget, lost_bytes, register_memory_holder, reserve,
     waiting_requests_of,
 };
-use isola_events::{
-    exit, register_activity, register_activity_under, run, sleep, spawn_on, spawn_task, spawn_task_for,
-};
-use isola_hosted::Settings;
+use isola_events::{register_activity, register_activity_under, sleep, spawn_on, spawn_task, spawn_task_for};
 use isola_platform::CoreIndex;
 use isola_resources::{Entitlement, MEMORY, MemoryBudget, PolicyKind};
+use isola_test_task::run_task_on;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// Runs `main` as a task on the first core of a cell with `cores` cores.
-fn cell<F: Future<Output = ()> + 'static>(cores: usize, main: impl Fn() -> F + Sync) {
-    isola_hosted::run(Settings { cores, ..Settings::default() }, Vec::new(), |_| {
-        if current_core() == CoreIndex(0) {
-            let main = main();
-            spawn_task(async move {
-                main.await;
-                exit(0);
-            })
-            .detach();
-        }
-        run()
-    });
-}
 
 /// A holder whose memory is a number per activity.
 #[derive(Clone, Default)]
@@ -81,7 +64,7 @@ async fn until(condition: impl Fn() -> bool) {
 
 #[test]
 fn an_activity_above_its_hard_budget_loses_the_excess_and_no_other_loses_any() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let [web, batch] = ["web", "batch"].map(|name| register_activity(name).unwrap());
         let numbers = Numbers::default();
         *numbers.0.borrow_mut() = vec![(web, 5 << 20), (batch, 9 << 20)];
@@ -105,7 +88,7 @@ fn an_activity_above_its_hard_budget_loses_the_excess_and_no_other_loses_any() {
 
 #[test]
 fn holders_on_other_cores_free_memory_there() {
-    cell(3, || async {
+    run_task_on(3, || async {
         let batch = register_activity("batch").unwrap();
         MEMORY.set_entitlement(batch, budget(None, Some(1 << 20))).unwrap();
         for core in [1, 2] {
@@ -125,7 +108,7 @@ fn holders_on_other_cores_free_memory_there() {
 
 #[test]
 fn a_reservation_above_the_budget_waits_for_those_of_its_activity_and_delays_no_other() {
-    cell(2, || async {
+    run_task_on(2, || async {
         let [web, batch] = ["web", "batch"].map(|name| register_activity(name).unwrap());
         MEMORY.set_entitlement(web, budget(None, Some(1 << 20))).unwrap();
         let refused = spawn_task_for(web, reserve((1 << 20) + 1)).await;
@@ -153,7 +136,7 @@ fn a_reservation_above_the_budget_waits_for_those_of_its_activity_and_delays_no_
 
 #[test]
 fn a_request_whose_future_is_dropped_keeps_nothing() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let web = register_activity("web").unwrap();
         MEMORY.set_entitlement(web, budget(None, Some(1 << 20))).unwrap();
         for _ in 0..50 {
@@ -171,7 +154,7 @@ fn a_request_whose_future_is_dropped_keeps_nothing() {
 
 #[test]
 fn a_smaller_request_does_not_overtake_a_larger_one_of_its_activity() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let web = register_activity("web").unwrap();
         MEMORY.set_entitlement(web, budget(None, Some(1 << 20))).unwrap();
         let first = spawn_task_for(web, reserve(600 << 10)).await.unwrap();
@@ -200,7 +183,7 @@ fn no_reservation_is_lost_or_reordered_while_the_grid_changes_at_random() {
     /// The most that an activity may have, and how many requests it makes.
     const HARD: u64 = 1 << 20;
     const REQUESTS: usize = 30;
-    cell(3, || async {
+    run_task_on(3, || async {
         let mut random = fastrand::Rng::with_seed(11);
         let tasks: Vec<_> = (0..12)
             .map(|number| {
@@ -265,7 +248,7 @@ fn set_used(activity: ActivityId, len_bytes: u64) {
 
 #[test]
 fn an_activity_is_over_its_budget_while_it_keeps_more_than_the_hard_one() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let [web, batch] = ["web", "batch"].map(|name| register_activity(name).unwrap());
         let connection = register_activity_under(web, "connection").unwrap();
         let word = || platform().report().memory.pressure.load(Ordering::Relaxed);
@@ -295,7 +278,7 @@ fn an_activity_is_over_its_budget_while_it_keeps_more_than_the_hard_one() {
 
 #[test]
 fn an_activity_that_can_free_its_excess_is_not_over_its_budget() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let web = register_activity("web").unwrap();
         let numbers = Numbers::default();
         *numbers.0.borrow_mut() = vec![(web, 5 << 20)];

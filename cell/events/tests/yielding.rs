@@ -6,30 +6,16 @@ use isola_events::event::Event;
 use isola_events::interrupt::allocate_interrupt;
 use isola_events::yielding::GRANULARITY;
 use isola_events::{
-    Alarm, defer, exit, must_yield, now, processor, register_activity, run, spawn, spawn_on, spawn_task,
-    spawn_task_for, yield_if_needed, yield_now,
+    Alarm, defer, must_yield, now, processor, register_activity, spawn, spawn_on, spawn_task_for,
+    yield_if_needed, yield_now,
 };
-use isola_hosted::Settings;
 use isola_platform::CoreIndex;
 use isola_resources::{Entitlement, PROCESSOR, PolicyKind, Priority, Weight};
+use isola_test_task::run_task_on;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// Runs `main` as a task of a cell with this number of cores.
-fn in_cell<F: Future<Output = ()> + 'static>(cores: usize, main: fn() -> F) {
-    isola_hosted::run(Settings { cores, ..Settings::default() }, Vec::new(), |_| {
-        if isola_ebbs::current_core() == CoreIndex(0) {
-            spawn_task(async move {
-                main().await;
-                exit(0);
-            })
-            .detach();
-        }
-        run()
-    });
-}
 
 /// Keeps the core busy.
 fn spin(for_cycles: u64) {
@@ -125,7 +111,7 @@ async fn event_runs(activities: [ActivityId; 2]) -> Runs {
 
 #[test]
 fn a_computation_alone_continues() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         for policy in [None, Some(PolicyKind::Wfq)] {
             PROCESSOR.set_policy(policy);
             yield_now().await;
@@ -144,7 +130,7 @@ fn a_computation_alone_continues() {
 
 #[test]
 fn without_a_policy_any_waiting_event_runs_at_the_next_call_after_the_granularity() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         let order = Rc::new(RefCell::new(Vec::new()));
         for round in 0..10 {
             let pushed = order.clone();
@@ -160,7 +146,7 @@ fn without_a_policy_any_waiting_event_runs_at_the_next_call_after_the_granularit
 
 #[test]
 fn interrupts_and_alarms_are_handled_at_the_next_call() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         let count = Rc::new(Cell::new(0));
         let counted = count.clone();
         let interrupt = allocate_interrupt(move || counted.set(counted.get() + 1)).unwrap();
@@ -182,7 +168,7 @@ fn interrupts_and_alarms_are_handled_at_the_next_call() {
 
 #[test]
 fn a_computation_gives_way_to_messages_of_other_cores_and_to_grace_periods() {
-    in_cell(2, || async {
+    run_task_on(2, || async {
         let mut continued = 0;
         for round in 0..40 {
             yield_now().await;
@@ -217,7 +203,7 @@ fn a_computation_gives_way_to_messages_of_other_cores_and_to_grace_periods() {
 
 #[test]
 fn by_weight_a_computation_gives_way_to_whom_has_received_less() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         let by_weight = |weight| Entitlement::by_weight(Weight::new(weight).unwrap());
         let activities = two_activities(PolicyKind::Wfq, [by_weight(500), by_weight(100)]).await;
         assert_eq!(event_runs(activities).await, Runs::AtOnce);
@@ -230,7 +216,7 @@ fn by_weight_a_computation_gives_way_to_whom_has_received_less() {
 
 #[test]
 fn by_priority_a_computation_gives_way_to_its_betters_and_then_to_its_equals() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         let by_priority = |priority| Entitlement { priority: Priority(priority), ..Entitlement::default() };
         for (own, other, expected) in [(5, 9, Runs::AtOnce), (5, 5, Runs::Later), (9, 5, Runs::Afterwards)] {
             let activities =
@@ -242,7 +228,7 @@ fn by_priority_a_computation_gives_way_to_its_betters_and_then_to_its_equals() {
 
 #[test]
 fn by_deadline_and_by_arrival_a_computation_gives_way_to_earlier_events() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         let by_deadline = |deadline_ns| Entitlement { deadline_ns, ..Entitlement::default() };
         let (early, late) = (1_000_000, 100_000_000_000);
         for (policy, own, other, expected) in [
@@ -258,7 +244,7 @@ fn by_deadline_and_by_arrival_a_computation_gives_way_to_earlier_events() {
 
 #[test]
 fn a_computation_gives_way_to_an_activity_below_its_reservation() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         let half = PROCESSOR.capacity().unwrap().part(500).unwrap();
         let by_weight = |weight| Entitlement::by_weight(Weight::new(weight).unwrap());
         let reserved = Entitlement { reservation: Some(half), ..by_weight(1) };
@@ -269,7 +255,7 @@ fn a_computation_gives_way_to_an_activity_below_its_reservation() {
 
 #[test]
 fn computations_of_unequal_steps_share_by_weight_and_switch_only_where_they_must() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         let by_weight = |weight| Entitlement::by_weight(Weight::new(weight).unwrap());
         let activities = two_activities(PolicyKind::Wfq, [by_weight(300), by_weight(100)]).await;
         let stop = Rc::new(Cell::new(false));
@@ -307,7 +293,7 @@ fn computations_of_unequal_steps_share_by_weight_and_switch_only_where_they_must
 
 #[test]
 fn a_policy_of_none_and_a_task_that_has_ended_leave_nothing_behind() {
-    in_cell(1, || async {
+    run_task_on(1, || async {
         let done = Rc::new(Cell::new(false));
         let set = done.clone();
         PROCESSOR.set_policy(Some(PolicyKind::Wfq));

@@ -4,12 +4,12 @@ use isola_ebbs::current_core;
 use isola_events::activity::{APPLICATION, charge_to};
 use isola_events::future::{join, join_all, ready};
 use isola_events::{
-    current_activity, exit, quiescence, register_activity, run, sleep, spawn, spawn_task, spawn_task_for,
-    start_task, timeout, yield_now,
+    current_activity, quiescence, register_activity, sleep, spawn, spawn_task, spawn_task_for, start_task,
+    timeout, yield_now,
 };
 use isola_fibers::{STACK_LEN, block_on, is_in_fiber, spawn_fiber, spawn_fiber_with_stack};
-use isola_hosted::Settings;
 use isola_platform::CoreIndex;
+use isola_test_task::run_task_on;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::{pending, poll_fn};
@@ -17,23 +17,6 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
-
-/// Runs `main` as a task of the first core of a cell.
-fn cell<F: Future<Output = ()> + 'static>(cores: usize, main: impl Fn() -> F + Sync) {
-    let settings = Settings { cores, ..Settings::default() };
-    let codes = isola_hosted::run(settings, Vec::new(), |_| {
-        if current_core() == CoreIndex(0) {
-            let main = main();
-            spawn_task(async move {
-                main.await;
-                exit(0);
-            })
-            .detach();
-        }
-        run()
-    });
-    assert!(codes.iter().all(|code| *code == 0));
-}
 
 /// A library that blocks, several calls deep.
 fn recurse(depth: u32, sum: u64) -> u64 {
@@ -53,7 +36,7 @@ fn recurse(depth: u32, sum: u64) -> u64 {
 
 #[test]
 fn events_run_while_many_fibers_block_at_depth() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let ticks = Rc::new(Cell::new(0));
         let count = ticks.clone();
         let ticking = spawn_task(async move {
@@ -77,7 +60,7 @@ fn a_ready_future_returns_at_once_and_a_pending_one_costs_one_event() {
     fn events() -> u64 {
         isola_ebbs::platform().ledger().core(0)[0].events.load(Ordering::Relaxed)
     }
-    cell(1, || async {
+    run_task_on(1, || async {
         let fiber = spawn_fiber(|| {
             let before = events();
             let sum: u32 = (0..100).map(|number| block_on(ready(number))).sum();
@@ -91,7 +74,7 @@ fn a_ready_future_returns_at_once_and_a_pending_one_costs_one_event() {
 
 #[test]
 fn a_fiber_continues_for_its_latest_activity() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let (query, other) = (register_activity("query").unwrap(), register_activity("other").unwrap());
         let noise = spawn_task(async move {
             charge_to(other);
@@ -127,7 +110,7 @@ fn stacks_are_reused_and_concurrent_fibers_have_different_ones() {
         let local = 0_u8;
         (&raw const local).addr() / STACK_LEN / 2
     }
-    cell(1, || async {
+    run_task_on(1, || async {
         let mut one_by_one = BTreeSet::new();
         for _ in 0..50 {
             one_by_one.insert(spawn_fiber(address).unwrap().await);
@@ -155,7 +138,7 @@ fn stacks_are_reused_and_concurrent_fibers_have_different_ones() {
 
 #[test]
 fn a_fiber_can_spawn_and_await_fibers_tasks_and_timeouts() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let fiber = spawn_fiber(|| {
             let inner = spawn_fiber_with_stack(1024 * 1024, || {
                 block_on(sleep(Duration::from_micros(50)));
@@ -179,7 +162,7 @@ fn a_fiber_can_spawn_and_await_fibers_tasks_and_timeouts() {
 
 #[test]
 fn a_wake_up_during_a_blocking_poll_is_not_lost() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let fiber = spawn_fiber(|| {
             let came = Rc::new(Cell::new(false));
             let mut asked = false;
@@ -207,7 +190,7 @@ fn a_wake_up_during_a_blocking_poll_is_not_lost() {
 
 #[test]
 fn fibers_run_on_the_core_that_spawned_them() {
-    cell(3, || async {
+    run_task_on(3, || async {
         let cores = isola_events::parallel(30, |_| async {
             let fiber = spawn_fiber(|| {
                 let before = current_core();
@@ -227,7 +210,7 @@ fn fibers_run_on_the_core_that_spawned_them() {
 
 #[test]
 fn a_fiber_without_a_handle_continues_and_an_endless_one_blocks_no_exit() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let done = Rc::new(Cell::new(false));
         let notify = done.clone();
         drop(spawn_fiber(move || {
@@ -244,13 +227,13 @@ fn a_fiber_without_a_handle_continues_and_an_endless_one_blocks_no_exit() {
 #[test]
 #[should_panic(expected = "no core of a hosted cell panics")]
 fn blocking_outside_of_a_fiber_panics() {
-    cell(1, || async { block_on(yield_now()) });
+    run_task_on(1, || async { block_on(yield_now()) });
 }
 
 #[test]
 #[should_panic(expected = "no core of a hosted cell panics")]
 fn blocking_in_a_task_that_a_fiber_polls_panics() {
-    cell(1, || async {
+    run_task_on(1, || async {
         let fiber = spawn_fiber(|| start_task(async { block_on(yield_now()) }).detach());
         fiber.unwrap().await;
     });
@@ -259,7 +242,7 @@ fn blocking_in_a_task_that_a_fiber_polls_panics() {
 #[test]
 #[should_panic(expected = "no core of a hosted cell panics")]
 fn blocking_within_a_read_panics() {
-    cell(1, || async {
+    run_task_on(1, || async {
         spawn_fiber(|| quiescence::read(|| block_on(yield_now()))).unwrap().await;
     });
 }

@@ -5,8 +5,6 @@ mod common;
 use common::{CWD, System};
 use isola_block::{BlockDevice, BlockSettings};
 use isola_block_cache::{BlockCache, CacheSettings};
-use isola_events::{exit, run, spawn_task};
-use isola_hosted::Settings;
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{
     Allocation, AttributeChange, AttributeMode, Errno, FileSystem, LastLink, MountFlags, MountedFileSystem,
@@ -15,6 +13,7 @@ use isola_linux_files::{
 use isola_linux_memory::UserBuffer;
 use isola_need::{Need, need};
 use isola_storage_sim::SimDisk;
+use isola_test_task::run_task;
 use isola_volumes::{Access, FileError, Volume};
 use std::future::Future;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -66,6 +65,12 @@ fn image() -> Vec<u8> {
     std::fs::read(file.path()).unwrap()
 }
 
+/// Returns a disk with this file system, or `None` if the tests that need it are skipped.
+#[track_caller]
+fn disk() -> Option<SimDisk> {
+    need(Need::E2fsprogs).then(|| SimDisk::new(image()))
+}
+
 /// Runs a test with a volume on the disk.
 fn run_on<F: Future<Output = ()> + 'static>(
     disk: &SimDisk,
@@ -73,21 +78,17 @@ fn run_on<F: Future<Output = ()> + 'static>(
     changes: VolumeChanges,
     test: impl Fn(Arc<VolumeFs>, Volume) -> F + Copy + Send + Sync + 'static,
 ) {
-    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
+    run_task(|| {
         let disk = disk.clone();
-        spawn_task(async move {
+        async move {
             let device = BlockDevice::start(disk.port(), BlockSettings::default()).unwrap();
             let settings = CacheSettings { capacity: 1 << 20, dirty: 256 << 10, seed: 1 };
             let cache = BlockCache::new(device, settings).unwrap();
             let volume = Volume::mount(cache, access).await.unwrap();
             let files = VolumeFs::new(volume.share(), changes, 64).await.unwrap();
             test(files, volume).await;
-            exit(0);
-        })
-        .detach();
-        run()
+        }
     });
-    assert_eq!(codes, [0]);
 }
 
 /// Checks that a file system that was unmounted is whole.
@@ -104,10 +105,7 @@ fn system_of(files: Arc<VolumeFs>) -> System {
 
 #[test]
 fn changes_by_writes_and_mappings_are_permanent_after_a_sync() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    let disk = SimDisk::new(image());
+    let Some(disk) = disk() else { return };
     run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, |files, _| async move {
         let system = system_of(files.clone());
         let caller = system.caller();
@@ -174,10 +172,7 @@ const SMALL_WRITES: usize = 1_000;
 
 #[test]
 fn small_writes_reach_the_volume_together_and_in_order() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    let disk = SimDisk::new(image());
+    let Some(disk) = disk() else { return };
     let (log, kept) = (disk.clone(), disk.clone());
     let test = move |files: Arc<VolumeFs>, volume: Volume| {
         let log = log.clone();
@@ -281,10 +276,7 @@ fn small_writes_reach_the_volume_together_and_in_order() {
 
 #[test]
 fn a_volume_with_open_files_is_unmounted_cleanly() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    let disk = SimDisk::new(image());
+    let Some(disk) = disk() else { return };
     run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, |files, volume| async move {
         let system = system_of(files.clone());
         let caller = system.caller();
@@ -322,10 +314,7 @@ fn a_volume_with_open_files_is_unmounted_cleanly() {
 /// Storage behind the end of a file without a name is free after its last user.
 #[test]
 fn reserved_storage_of_a_file_without_a_name_is_released() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    let disk = SimDisk::new(image());
+    let Some(disk) = disk() else { return };
     run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, |files, volume| async move {
         let system = system_of(files.clone());
         let caller = system.caller();
@@ -342,10 +331,7 @@ fn reserved_storage_of_a_file_without_a_name_is_released() {
 
 #[test]
 fn a_small_write_to_a_full_volume_fails_at_once_and_earlier_ones_are_kept() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    let disk = SimDisk::new(image());
+    let Some(disk) = disk() else { return };
     run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, |files, volume| async move {
         {
             let system = system_of(files.clone());
@@ -387,10 +373,7 @@ fn a_small_write_to_a_full_volume_fails_at_once_and_earlier_ones_are_kept() {
 
 #[test]
 fn a_volume_for_reading_refuses_all_changes_and_a_full_one_says_so() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    let disk = SimDisk::new(image());
+    let Some(disk) = disk() else { return };
     run_on(&disk, Access::ReadOnly, VolumeChanges::Refused, |files, _| async move {
         let system = system_of(files);
         let caller = system.caller();
@@ -428,20 +411,8 @@ fn a_volume_for_reading_refuses_all_changes_and_a_full_one_says_so() {
 
 #[test]
 fn a_volume_is_read_through_pages_and_changed_in_an_overlay() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    let disk = SimDisk::new(image());
-    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
-        let disk = disk.clone();
-        spawn_task(async move {
-            check(disk).await;
-            exit(0);
-        })
-        .detach();
-        run()
-    });
-    assert_eq!(codes, [0]);
+    let Some(disk) = disk() else { return };
+    run_task(|| check(disk.clone()));
 }
 
 async fn check(disk: SimDisk) {
@@ -553,10 +524,7 @@ async fn check(disk: SimDisk) {
 
 #[test]
 fn pages_that_nothing_uses_are_counted_and_dropped_and_others_stay() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    let disk = SimDisk::new(image());
+    let Some(disk) = disk() else { return };
     run_on(&disk, Access::ReadWrite, VolumeChanges::Permitted, |files, _| async move {
         let system = system_of(files.clone());
         let caller = system.caller();

@@ -2,12 +2,13 @@
 
 mod common;
 
-use common::{BLOCK, cache, cell, disk};
+use common::{BLOCK, cache, disk};
 use isola_abi::id::ActivityId;
 use isola_abi::report::MemoryPressure;
 use isola_block_cache::{BlockCache, Budget};
 use isola_ebbs::platform;
 use isola_events::{current_activity, end_activity, register_activity, spawn_task_for};
+use isola_test_task::run_task;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -37,7 +38,7 @@ fn activities<const N: usize>() -> [ActivityId; N] {
 
 #[test]
 fn hits_and_misses_count_for_the_activity_that_accesses_a_block() {
-    cell(|| async {
+    run_task(|| async {
         let cache = cache(&disk(100), 80);
         let [first, second] = activities();
         read_for(&cache, first, 0..10).await;
@@ -56,7 +57,7 @@ fn hits_and_misses_count_for_the_activity_that_accesses_a_block() {
 
 #[test]
 fn an_activity_that_scans_evicts_its_own_blocks_and_not_those_within_a_share() {
-    cell(|| async {
+    run_task(|| async {
         let disk = disk(1000);
         let cache = cache(&disk, 100);
         let [modest, scanning] = activities();
@@ -73,7 +74,7 @@ fn an_activity_that_scans_evicts_its_own_blocks_and_not_those_within_a_share() {
 
 #[test]
 fn soft_budgets_divide_a_full_cache() {
-    cell(|| async {
+    run_task(|| async {
         let cache = cache(&disk(2000), 100);
         let [large, small] = activities();
         cache.set_budget(large, Budget { soft: Some(75 * BLOCK), ..Budget::EQUAL });
@@ -92,7 +93,7 @@ fn soft_budgets_divide_a_full_cache() {
 
 #[test]
 fn a_hard_budget_holds_in_an_empty_cache() {
-    cell(|| async {
+    run_task(|| async {
         let cache = cache(&disk(2000), 500);
         let [limited] = activities();
         cache.set_budget(limited, Budget { soft: None, hard: 80 * BLOCK });
@@ -113,7 +114,7 @@ fn a_hard_budget_holds_in_an_empty_cache() {
 
 #[test]
 fn an_ended_activity_loses_its_blocks_first() {
-    cell(|| async {
+    run_task(|| async {
         let cache = cache(&disk(2000), 100);
         let [ended, other, third] = activities();
         read_for(&cache, ended, 0..30).await;
@@ -127,7 +128,7 @@ fn an_ended_activity_loses_its_blocks_first() {
 
 #[test]
 fn blocks_in_use_outlive_blocks_of_a_scan_of_the_same_activity() {
-    cell(|| async {
+    run_task(|| async {
         let cache = cache(&disk(2000), 100);
         let [one] = activities();
         read_for(&cache, one, 0..10).await;
@@ -143,7 +144,7 @@ fn blocks_in_use_outlive_blocks_of_a_scan_of_the_same_activity() {
 
 #[test]
 fn shrinking_returns_memory_of_clean_blocks_at_once_and_of_dirty_ones_later() {
-    cell(|| async {
+    run_task(|| async {
         let cache = cache(&disk(200), 100);
         let [one] = activities();
         read_for(&cache, one, 0..50).await;
@@ -159,7 +160,7 @@ fn shrinking_returns_memory_of_clean_blocks_at_once_and_of_dirty_ones_later() {
 
 #[test]
 fn the_capacity_follows_the_memory_of_the_cell_down_and_up_again() {
-    cell(|| async {
+    run_task(|| async {
         let set = |bytes| platform().report().memory.total_bytes.store(bytes, Ordering::Relaxed);
         set(64 << 20);
         let disk = disk(1000);
@@ -184,7 +185,7 @@ fn the_capacity_follows_the_memory_of_the_cell_down_and_up_again() {
 
 #[test]
 fn a_cache_does_not_grow_while_memory_is_short() {
-    cell(|| async {
+    run_task(|| async {
         let set = |level: MemoryPressure| {
             platform().report().memory.pressure.store(level as u32, Ordering::Relaxed);
         };

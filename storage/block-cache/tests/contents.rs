@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{BLOCK, cache, cell, complete_slowly, disk};
+use common::{BLOCK, cache, disk};
 use isola_block::BlockError;
 use isola_block_cache::BlockCache;
 use isola_events::future::join_all;
@@ -10,6 +10,7 @@ use isola_events::{spawn_task, yield_now};
 use isola_iobuf::Chain;
 use isola_platform::block::{BlockRefusal, Writability};
 use isola_storage_sim::{Logged, SimDisk, Timing, limits};
+use isola_test_task::run_task;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -18,7 +19,7 @@ use std::task::{Context, Waker};
 
 #[test]
 fn a_read_without_room_waits_for_the_device_and_not_in_a_loop() {
-    cell(|| async {
+    run_task(|| async {
         let disk = disk(300);
         let cache = cache(&disk, 64);
         disk.set_timing(Timing::Manual);
@@ -47,7 +48,7 @@ fn a_read_without_room_waits_for_the_device_and_not_in_a_loop() {
         }
         assert_eq!(disk.in_device().len(), 4);
         assert!(polls.get() < 10, "{} polls of waiting reads", polls.get());
-        complete_slowly(&disk);
+        disk.complete_slowly();
         for (number, views) in join_all(reads.into_iter().chain(waiting)).await.into_iter().enumerate() {
             assert!(views.unwrap().to_vec()[..BLOCK] == [(number * 32) as u8; BLOCK], "read {number}");
         }
@@ -57,7 +58,7 @@ fn a_read_without_room_waits_for_the_device_and_not_in_a_loop() {
 
 #[test]
 fn views_are_of_the_cache_and_survive_changes_and_eviction() {
-    cell(|| async {
+    run_task(|| async {
         let disk = disk(300);
         let cache = cache(&disk, 64);
         let at = 10 * BLOCK as u64 + 100;
@@ -82,11 +83,11 @@ fn views_are_of_the_cache_and_survive_changes_and_eviction() {
 #[test]
 fn random_accesses_see_what_was_written_and_a_flush_writes_all_of_it() {
     for seed in 0..6 {
-        cell(move || async move {
+        run_task(move || async move {
             let disk = disk(300);
             let cache = cache(&disk, 64);
             if seed % 2 == 0 {
-                complete_slowly(&disk);
+                disk.complete_slowly();
             }
             let mut random = fastrand::Rng::with_seed(seed);
             let mut model = disk.contents();
@@ -135,10 +136,10 @@ fn random_accesses_see_what_was_written_and_a_flush_writes_all_of_it() {
 
 #[test]
 fn parallel_accesses_of_the_same_blocks_read_them_once() {
-    cell(|| async {
+    run_task(|| async {
         let disk = disk(100);
         let cache = cache(&disk, 80);
-        complete_slowly(&disk);
+        disk.complete_slowly();
         let read = |number: u64| {
             let cache = cache.clone();
             spawn_task(async move { cache.block(number % 20).await.unwrap().to_vec() })
@@ -153,10 +154,10 @@ fn parallel_accesses_of_the_same_blocks_read_them_once() {
 
 #[test]
 fn parallel_writers_of_one_block_lose_no_byte() {
-    cell(|| async {
+    run_task(|| async {
         let disk = disk(100);
         let cache = cache(&disk, 64);
-        complete_slowly(&disk);
+        disk.complete_slowly();
         let write = |writer: u64| {
             let cache = cache.clone();
             spawn_task(async move {
@@ -180,7 +181,7 @@ fn parallel_writers_of_one_block_lose_no_byte() {
 
 #[test]
 fn adjacent_dirty_blocks_are_one_request_and_precede_the_flush() {
-    cell(|| async {
+    run_task(|| async {
         let disk = disk(100);
         let cache = cache(&disk, 100);
         for number in [7, 5, 6, 30, 8] {
@@ -201,7 +202,7 @@ fn adjacent_dirty_blocks_are_one_request_and_precede_the_flush() {
 
 #[test]
 fn a_failed_write_back_fails_the_flush_and_is_repeated_by_the_next() {
-    cell(|| async {
+    run_task(|| async {
         let disk = disk(100);
         let cache = cache(&disk, 64);
         cache.write(0, &[9; 3 * BLOCK]).await.unwrap();
@@ -222,7 +223,7 @@ fn a_failed_write_back_fails_the_flush_and_is_repeated_by_the_next() {
 
 #[test]
 fn a_block_that_cannot_be_written_fails_flushes_and_no_other_access() {
-    cell(|| async {
+    run_task(|| async {
         let disk = disk(300);
         let cache = cache(&disk, 64);
         disk.set_bad(Some(0..BLOCK));
@@ -241,7 +242,7 @@ fn a_block_that_cannot_be_written_fails_flushes_and_no_other_access() {
 
 #[test]
 fn a_failed_read_is_an_error_and_leaves_no_block() {
-    cell(|| async {
+    run_task(|| async {
         let disk = disk(100);
         let cache = cache(&disk, 64);
         disk.set_bad(Some(0..BLOCK));
@@ -272,10 +273,10 @@ fn a_dropped_access_leaves_a_usable_cache() {
             poll_once(cache.flush());
         }
     }
-    cell(|| async {
+    run_task(|| async {
         let disk = disk(100);
         let cache = cache(&disk, 64);
-        complete_slowly(&disk);
+        disk.complete_slowly();
         cache.write(50 * BLOCK as u64, &[1; BLOCK]).await.unwrap();
         drop_some(&cache).await;
         let mut bytes = [0; 10 * BLOCK];
@@ -288,7 +289,7 @@ fn a_dropped_access_leaves_a_usable_cache() {
 
 #[test]
 fn a_read_only_device_is_cached_and_rejects_writes() {
-    cell(|| async {
+    run_task(|| async {
         let read_only = isola_platform::block::BlockLimits { writability: Writability::ReadOnly, ..limits() };
         let disk = SimDisk::with_limits(vec![5; 100 * BLOCK], read_only);
         let cache = cache(&disk, 64);

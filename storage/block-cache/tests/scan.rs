@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{BLOCK, cache, cell, disk};
+use common::{BLOCK, cache, disk};
 use isola_abi::id::ActivityId;
 use isola_abi::report::RECLAIM;
 use isola_block_cache::{BlockCache, CacheUse};
@@ -11,6 +11,7 @@ use isola_ebbs::platform;
 use isola_events::reclaim::{MemoryHolder, ReclaimCause, lost_bytes, register_memory_holder};
 use isola_events::{register_activity, spawn_task_for, yield_now};
 use isola_resources::{Entitlement, MEMORY, MemoryBudget};
+use isola_test_task::run_task;
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -77,7 +78,7 @@ struct Outcome {
 fn run(blocks: usize, scan: Scan, budgets: [Option<Entitlement>; 2]) -> Outcome {
     let outcome: Arc<Mutex<Option<Outcome>>> = Arc::default();
     let result = outcome.clone();
-    cell(move || {
+    run_task(move || {
         let (main, result) = (play(blocks, scan, budgets), result.clone());
         async move { *result.lock().unwrap() = Some(main.await) }
     });

@@ -3,13 +3,14 @@
 
 mod common;
 
-use common::{buffers, cell, start};
+use common::{buffers, start};
 use isola_abi::id::ActivityId;
 use isola_block::{BlockDevice, BlockSettings, BlockUsage};
 use isola_events::{end_activity, register_activity, register_activity_under, spawn_task_for, yield_now};
 use isola_iobuf::IoBuf;
 use isola_resources::{Entitlement, NETWORK_WRITE, PolicyKind, Rate, Weight};
 use isola_storage_sim::{SimDisk, Timing};
+use isola_test_task::run_task;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -60,7 +61,7 @@ fn change_grid(random: &mut fastrand::Rng, live: &[Live]) {
 #[test]
 fn the_use_of_a_device_by_its_activities_is_all_of_its_use() {
     for seed in 0..6 {
-        cell(move || play(seed));
+        run_task(move || play(seed));
     }
 }
 

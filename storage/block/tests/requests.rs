@@ -2,29 +2,17 @@
 
 mod common;
 
-use common::{buffers, cell, chain, data, start};
+use common::{buffers, chain, data, start};
 use isola_block::{BlockDevice, BlockError, BlockSettings};
 use isola_events::future::join_all;
-use isola_events::{current_activity, sleep, spawn_task, yield_now};
+use isola_events::{current_activity, sleep, spawn_task};
 use isola_platform::block::{BlockRefusal, Unmap, Writability, WriteCache};
 use isola_storage_sim::{Logged, SimDisk, Timing, limits};
+use isola_test_task::run_task;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-
-/// Completes requests one by one, as a slow device does.
-fn complete_slowly(disk: &SimDisk) {
-    disk.set_timing(Timing::Manual);
-    let disk = disk.clone();
-    spawn_task(async move {
-        loop {
-            disk.complete(1);
-            yield_now().await;
-        }
-    })
-    .detach();
-}
 
 async fn write_and_read(device: &BlockDevice) {
     let bytes = data(3 * 4096);
@@ -35,11 +23,11 @@ async fn write_and_read(device: &BlockDevice) {
 
 #[test]
 fn written_data_is_read_back_from_synchronous_and_interrupting_devices() {
-    cell(|| async {
+    run_task(|| async {
         let disk = SimDisk::new(vec![0; 1 << 20]);
         let device = start(&disk, BlockSettings::default());
         write_and_read(&device).await;
-        complete_slowly(&disk);
+        disk.complete_slowly();
         write_and_read(&device).await;
         let usage = device.usage(current_activity());
         assert_eq!((usage.reads, usage.writes), (2, 2));
@@ -49,11 +37,11 @@ fn written_data_is_read_back_from_synchronous_and_interrupting_devices() {
 
 #[test]
 fn requests_beyond_the_limits_are_split_and_keep_their_order() {
-    cell(|| async {
+    run_task(|| async {
         let few = isola_platform::block::BlockLimits { data_len: 8192, pieces: 3, ..limits() };
         let disk = SimDisk::with_limits(vec![0; 1 << 20], few);
         let device = start(&disk, BlockSettings::default());
-        complete_slowly(&disk);
+        disk.complete_slowly();
         let bytes = data(100 * 1024);
         // Views that end within a block, and views much shorter than one.
         for view in [100 * 1024, 4096, 700, 100] {
@@ -79,7 +67,7 @@ fn requests_beyond_the_limits_are_split_and_keep_their_order() {
 
 #[test]
 fn all_requests_complete_if_the_queue_is_full_and_waiting_ones_are_bounded() {
-    cell(|| async {
+    run_task(|| async {
         let disk = SimDisk::new(vec![0; 1 << 20]);
         disk.set_queue_len(3);
         let device = start(&disk, BlockSettings { most_waiting: 5, ..BlockSettings::default() });
@@ -92,7 +80,7 @@ fn all_requests_complete_if_the_queue_is_full_and_waiting_ones_are_bounded() {
         }
         assert_eq!(disk.in_device().len(), 3);
         assert!(format!("{device:?}").contains("in_device: 3"));
-        complete_slowly(&disk);
+        disk.complete_slowly();
         let results = join_all(requests).await;
         assert!(results.iter().all(Result::is_ok));
         assert_eq!(disk.counts().1, 50);
@@ -101,7 +89,7 @@ fn all_requests_complete_if_the_queue_is_full_and_waiting_ones_are_bounded() {
 
 #[test]
 fn an_io_error_fails_its_request_only() {
-    cell(|| async {
+    run_task(|| async {
         let disk = SimDisk::new(vec![0; 1 << 20]);
         let device = start(&disk, BlockSettings::default());
         disk.set_bad(Some(8192..8193));
@@ -119,7 +107,7 @@ fn an_io_error_fails_its_request_only() {
 
 #[test]
 fn a_failed_device_fails_requests_in_it_waiting_ones_and_later_ones() {
-    cell(|| async {
+    run_task(|| async {
         let disk = SimDisk::new(vec![0; 1 << 20]);
         disk.set_queue_len(2);
         disk.set_timing(Timing::Manual);
@@ -137,7 +125,7 @@ fn a_failed_device_fails_requests_in_it_waiting_ones_and_later_ones() {
 
 #[test]
 fn a_device_that_does_not_answer_is_given_up_at_the_time_limit() {
-    cell(|| async {
+    run_task(|| async {
         let disk = SimDisk::new(vec![0; 1 << 20]);
         disk.set_timing(Timing::Manual);
         disk.set_queue_len(2);
@@ -163,7 +151,7 @@ fn a_device_that_does_not_answer_is_given_up_at_the_time_limit() {
 
 #[test]
 fn a_dropped_request_is_executed_and_its_memory_stays_valid() {
-    cell(|| async {
+    run_task(|| async {
         let disk = SimDisk::new(vec![0; 1 << 20]);
         disk.set_timing(Timing::Manual);
         let device = start(&disk, BlockSettings::default());
@@ -182,7 +170,7 @@ fn a_dropped_request_is_executed_and_its_memory_stays_valid() {
 
 #[test]
 fn what_the_device_does_not_support_is_an_error_or_needs_no_request() {
-    cell(|| async {
+    run_task(|| async {
         let none = isola_platform::block::BlockLimits {
             cache: WriteCache::None,
             writability: Writability::ReadOnly,
@@ -201,10 +189,10 @@ fn what_the_device_does_not_support_is_an_error_or_needs_no_request() {
 
 #[test]
 fn a_flush_reaches_the_device_after_the_writes_awaited_before_it() {
-    cell(|| async {
+    run_task(|| async {
         let disk = SimDisk::new(vec![0; 1 << 20]);
         let device = start(&disk, BlockSettings::default());
-        complete_slowly(&disk);
+        disk.complete_slowly();
         let writes = (0..5).map(|sector| device.write(sector, chain(&data(512), 512)));
         join_all(writes.collect::<Vec<_>>()).await.into_iter().for_each(|result| drop(result.unwrap()));
         device.flush().await.unwrap();

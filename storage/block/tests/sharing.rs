@@ -2,12 +2,13 @@
 
 mod common;
 
-use common::{buffers, cell, start};
+use common::{buffers, start};
 use isola_abi::id::ActivityId;
 use isola_block::{BlockDevice, BlockSettings};
 use isola_events::{register_activity, spawn_task, spawn_task_for, timeout, yield_now};
 use isola_resources::{Entitlement, NETWORK_WRITE, PolicyKind, Rate, Weight};
 use isola_storage_sim::{SimDisk, Timing};
+use isola_test_task::run_task;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -47,7 +48,7 @@ async fn execute(disk: &SimDisk, requests: usize) {
 
 #[test]
 fn activities_get_bytes_in_proportion_to_their_weights_at_different_request_sizes() {
-    cell(|| async {
+    run_task(|| async {
         let disk = SimDisk::new(vec![0; 1 << 20]);
         disk.set_timing(Timing::Manual);
         let device = start(&disk, settings());
@@ -71,7 +72,7 @@ fn activities_get_bytes_in_proportion_to_their_weights_at_different_request_size
 
 #[test]
 fn without_competitors_requests_bypass_the_scheduler() {
-    cell(|| async {
+    run_task(|| async {
         let disk = SimDisk::new(vec![0; 1 << 20]);
         let device = start(&disk, settings());
         RESOURCE.set_policy(Some(PolicyKind::Wfq));
@@ -88,7 +89,7 @@ fn without_competitors_requests_bypass_the_scheduler() {
 
 #[test]
 fn no_request_is_lost_when_the_policy_changes_while_requests_wait() {
-    cell(|| async {
+    run_task(|| async {
         let disk = SimDisk::new(vec![0; 1 << 20]);
         disk.set_timing(Timing::Manual);
         let device = start(&disk, settings());
@@ -127,7 +128,7 @@ fn no_request_is_lost_when_the_policy_changes_while_requests_wait() {
 
 #[test]
 fn the_removal_of_a_limit_is_followed_while_all_requests_wait_for_it() {
-    cell(|| async {
+    run_task(|| async {
         let disk = SimDisk::new(vec![0; 1 << 20]);
         let device = start(&disk, settings());
         RESOURCE.set_limit(Rate::per_second(100).ok());

@@ -12,6 +12,7 @@ pub mod power;
 mod queue;
 
 use crate::queue::{SimControl, SimQueue};
+use isola_events::{spawn_task, yield_now};
 use isola_hosted::core::HostedCore;
 use isola_platform::block::{
     BlockCompletion, BlockLimits, BlockPort, BlockRequest, SECTOR_LEN, Writability, WriteCache,
@@ -164,6 +165,19 @@ impl SimDisk {
         }
         state.interrupt();
         count
+    }
+
+    /// Completes the requests of the calling cell one by one, in random order, as a slow device does.
+    pub fn complete_slowly(&self) {
+        self.set_timing(Timing::Manual);
+        let disk = self.clone();
+        spawn_task(async move {
+            loop {
+                disk.complete(1);
+                yield_now().await;
+            }
+        })
+        .detach();
     }
 
     /// Returns the ids and requests in the device, in the order of submission.

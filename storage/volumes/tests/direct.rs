@@ -3,8 +3,7 @@
 mod common;
 
 use common::{
-    MemoryDisk, cache, complete_slowly, data, make_image, make_image_of, mount, run_on, services,
-    small_image, with_disk,
+    MemoryDisk, cache, data, make_image, make_image_of, mount, run_on, services, small_image, with_disk,
 };
 use isola_block_cache::BlockCache;
 use isola_events::future::join_all;
@@ -36,6 +35,14 @@ fn image_of_files() -> Vec<u8> {
     make_image_of(12 << 20, &["-b", "4096", "-J", "size=4"], folder.path())
 }
 
+/// Runs `main` with these files, unless the tests that need them are skipped.
+#[track_caller]
+fn with_files<F: Future<Output = ()> + 'static>(main: impl Fn(SimDisk) -> F + Sync) {
+    if need(Need::E2fsprogs) {
+        with_disk(image_of_files(), main);
+    }
+}
+
 /// Opens a file, and reads its first byte, so that its extents are known.
 async fn open(volume: &Volume, path: &str) -> Rc<File> {
     let file = volume.open(path).await.unwrap();
@@ -52,10 +59,7 @@ async fn settle() {
 
 #[test]
 fn reads_of_several_files_are_in_the_device_at_once_each_as_one_request() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    with_disk(image_of_files(), |disk| async move {
+    with_files(|disk| async move {
         let (cache, volume) = volume(&disk).await;
         let mut files = Vec::new();
         for number in 0..8 {
@@ -89,10 +93,7 @@ fn reads_of_several_files_are_in_the_device_at_once_each_as_one_request() {
 
 #[test]
 fn a_read_passes_an_operation_that_waits_for_the_device() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    with_disk(image_of_files(), |disk| async move {
+    with_files(|disk| async move {
         let (cache, volume) = volume(&disk).await;
         let file = open(&volume, "/3").await;
         cache.shrink(usize::MAX);
@@ -118,10 +119,7 @@ fn a_read_passes_an_operation_that_waits_for_the_device() {
 
 #[test]
 fn contents_that_the_reader_keeps_leave_the_cache_and_unwritten_ones_stay() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    with_disk(image_of_files(), |disk| async move {
+    with_files(|disk| async move {
         let (cache, volume) = volume(&disk).await;
         let file = open(&volume, "/3").await;
         cache.shrink(usize::MAX);
@@ -145,10 +143,7 @@ fn contents_that_the_reader_keeps_leave_the_cache_and_unwritten_ones_stay() {
 
 #[test]
 fn views_are_shared_and_keep_their_contents_when_the_file_changes() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    with_disk(image_of_files(), |disk| async move {
+    with_files(|disk| async move {
         let (_, volume) = volume(&disk).await;
         let file = open(&volume, "/2").await;
         let [one, two] =
@@ -179,10 +174,7 @@ fn views_are_shared_and_keep_their_contents_when_the_file_changes() {
 
 #[test]
 fn a_read_that_changes_overtake_does_not_mix_old_and_new_contents() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    with_disk(image_of_files(), |disk| async move {
+    with_files(|disk| async move {
         let (cache, volume) = volume(&disk).await;
         let file = open(&volume, "/4").await;
         // So that the writes below need no block of the device.
@@ -294,10 +286,7 @@ fn a_file_in_more_pieces_than_a_map_has_is_read_whole() {
 
 #[test]
 fn an_error_of_the_device_ends_a_read_and_no_other() {
-    if !need(Need::E2fsprogs) {
-        return;
-    }
-    with_disk(image_of_files(), |disk| async move {
+    with_files(|disk| async move {
         let (cache, volume) = volume(&disk).await;
         let [good, bad] = [open(&volume, "/1").await, open(&volume, "/6").await];
         cache.shrink(usize::MAX);
@@ -401,7 +390,7 @@ impl Tester {
 
 fn test_random(image: Vec<u8>, seed: u64, steps: usize) {
     with_disk(image, |disk| async move {
-        complete_slowly(&disk);
+        disk.complete_slowly();
         let (cache, volume) = volume(&disk).await;
         let mut files = Vec::new();
         for number in 0..6 {

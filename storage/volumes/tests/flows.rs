@@ -2,15 +2,15 @@
 
 mod common;
 
-use common::{cache, check, complete_slowly, data, make_image_of, small_image, with_disk};
+use common::{cache, check, data, make_image_of, small_image, with_disk};
 use isola_ebbs::current_core;
-use isola_events::{exit, run, spawn_task, spawn_task_on, yield_now};
+use isola_events::{spawn_task_on, yield_now};
 use isola_flows::{FlowError, Sink, flow};
-use isola_hosted::Settings;
 use isola_iobuf::{Chain, IoBuf};
 use isola_need::{Need, need};
 use isola_platform::CoreIndex;
 use isola_storage_sim::{SimDisk, Timing};
+use isola_test_task::run_task_on;
 use isola_volumes::{Access, FileError, Volume};
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -60,7 +60,7 @@ fn a_file_flows_to_memory_from_any_position() {
         return;
     }
     with_disk(image_of_large(), |disk| async move {
-        complete_slowly(&disk);
+        disk.complete_slowly();
         let cache = cache(&disk);
         let volume = Volume::mount(cache.clone(), Access::ReadOnly).await.unwrap();
         let file = Rc::new(volume.open("/large").await.unwrap());
@@ -132,7 +132,7 @@ fn memory_and_files_flow_to_files_and_errors_name_their_end() {
         return;
     }
     let disk = with_disk(small_image(), |disk| async move {
-        complete_slowly(&disk);
+        disk.complete_slowly();
         let cache = cache(&disk);
         let volume = Volume::mount(cache.clone(), Access::ReadWrite).await.unwrap();
         let [one, two] =
@@ -196,34 +196,26 @@ fn other_cores_read_a_shared_file_by_flows() {
         return;
     }
     let disk = SimDisk::new(image_of_large());
-    let for_cell = disk.clone();
-    let settings = Settings { cores: 2, core_slot_count: 2, ..Settings::default() };
-    let codes = isola_hosted::run(settings, Vec::new(), |_| {
-        if current_core() == CoreIndex(0) {
-            let disk = for_cell.clone();
-            spawn_task(async move {
-                let volume = Volume::mount(cache(&disk), Access::ReadOnly).await.unwrap();
-                let file = Rc::new(volume.open("/large").await.unwrap());
-                let shared = file.share();
-                drop(file);
-                spawn_task_on(CoreIndex(1), move || async move {
-                    assert_eq!(current_core(), CoreIndex(1));
-                    let mut all = Chain::new();
-                    let flowed = flow(shared.source(100), &mut all).await;
-                    assert_eq!((flowed.bytes, flowed.result), (LEN as u64 - 100, Ok(())));
-                    assert!(all.to_vec() == large()[100..]);
-                    let (read, version) = shared.read_chain(LEN as u64 - 1, 10).await.unwrap();
-                    assert_eq!((read.len(), version), (1, 0));
-                });
-                // The file is closed when the other core has dropped its handle.
-                while volume.unmount().await == Err(FileError::InUse) {
-                    yield_now().await;
-                }
-                exit(0);
-            })
-            .detach();
+    run_task_on(2, || {
+        let disk = disk.clone();
+        async move {
+            let volume = Volume::mount(cache(&disk), Access::ReadOnly).await.unwrap();
+            let file = Rc::new(volume.open("/large").await.unwrap());
+            let shared = file.share();
+            drop(file);
+            spawn_task_on(CoreIndex(1), move || async move {
+                assert_eq!(current_core(), CoreIndex(1));
+                let mut all = Chain::new();
+                let flowed = flow(shared.source(100), &mut all).await;
+                assert_eq!((flowed.bytes, flowed.result), (LEN as u64 - 100, Ok(())));
+                assert!(all.to_vec() == large()[100..]);
+                let (read, version) = shared.read_chain(LEN as u64 - 1, 10).await.unwrap();
+                assert_eq!((read.len(), version), (1, 0));
+            });
+            // The file is closed when the other core has dropped its handle.
+            while volume.unmount().await == Err(FileError::InUse) {
+                yield_now().await;
+            }
         }
-        run()
     });
-    assert_eq!(codes, [0, 0]);
 }

@@ -6,27 +6,18 @@ use common::{check, data, small_image};
 use isola_block::{BlockDevice, BlockError, BlockSettings};
 use isola_block_cache::{BlockCache, CacheSettings};
 use isola_events::future::join_all;
-use isola_events::{exit, run, spawn_task};
-use isola_hosted::Settings;
 use isola_hosted::disk::{self, DiskAccess};
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_need::{Need, need};
+use isola_test_task::run_task;
 use isola_volumes::{Access, Volume};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Runs `main` with the path of an image, in a cell.
 fn cell<F: Future<Output = ()> + 'static>(path: &Path, main: impl Fn(PathBuf) -> F + Sync) {
-    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
-        let main = main(path.to_owned());
-        spawn_task(async move {
-            main.await;
-            exit(0);
-        })
-        .detach();
-        run()
-    });
-    assert_eq!(codes, [0]);
+    run_task(|| main(path.to_owned()));
 }
 
 #[test]

@@ -1,12 +1,10 @@
 //! A volume divided among activities, by the resource `files`.
 
 use isola_abi::id::ActivityId;
-use isola_events::{
-    exit, now, register_activity, run, sleep, spawn_task, spawn_task_for, timeout, yield_now,
-};
+use isola_events::{now, register_activity, sleep, spawn_task, spawn_task_for, timeout, yield_now};
 use isola_fibers::block_on;
-use isola_hosted::Settings;
 use isola_resources::{Entitlement, FILES, GridResource, PROCESSOR, PolicyKind, Rate, Resource, Weight};
+use isola_test_task::run_task;
 use isola_volumes::{
     Entry, FileError, FileId, FileKind, FileSystem, ListPosition, Metadata, Space, Volume, files_report,
 };
@@ -111,18 +109,12 @@ impl FileSystem for TimedFileSystem {
 
 /// Runs `main` in a cell with a volume.
 fn with_volume<F: Future<Output = ()> + 'static>(main: fn(Volume, Rc<Calls>) -> F) {
-    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
-        spawn_task(async move {
-            let calls = Rc::new(Calls::default());
-            let file_system = TimedFileSystem(calls.clone());
-            let volume = Volume::start(move || Ok(file_system)).await.unwrap();
-            main(volume, calls).await;
-            exit(0);
-        })
-        .detach();
-        run()
+    run_task(|| async move {
+        let calls = Rc::new(Calls::default());
+        let file_system = TimedFileSystem(calls.clone());
+        let volume = Volume::start(move || Ok(file_system)).await.unwrap();
+        main(volume, calls).await;
     });
-    assert_eq!(codes, [0]);
 }
 
 fn weigh(resource: GridResource, activity: ActivityId, weight: u32) {

@@ -2,20 +2,16 @@
 
 mod common;
 
-use common::{
-    cache, check, check_after_power_failure, complete_slowly, data, make_image_of, small_image, with_disk,
-};
+use common::{cache, check, check_after_power_failure, data, make_image_of, small_image, with_disk};
 use isola_block::BlockError;
-use isola_ebbs::current_core;
 use isola_events::future::join_all;
-use isola_events::{exit, parallel, register_activity, run, sleep, spawn_task, spawn_task_for, yield_now};
-use isola_hosted::Settings;
+use isola_events::{parallel, register_activity, sleep, spawn_task, spawn_task_for, yield_now};
 use isola_iobuf::IoBuf;
 use isola_need::{Need, need};
-use isola_platform::CoreIndex;
 use isola_platform::block::{BlockLimits, Writability};
 use isola_resources::{Entitlement, PROCESSOR, PolicyKind, Weight};
 use isola_storage_sim::{SimDisk, power};
+use isola_test_task::run_task_on;
 use isola_volumes::{Access, FileError, FileKind, ListPosition, Volume};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -32,7 +28,7 @@ fn files_are_written_by_several_activities_at_once_and_e2fsck_accepts_them() {
         return;
     }
     let disk = with_disk(small_image(), |disk| async move {
-        complete_slowly(&disk);
+        disk.complete_slowly();
         let cache = cache(&disk);
         let volume = Volume::mount(cache.clone(), Access::ReadWrite).await.unwrap();
         let activities = ["one", "two", "three"].map(|name| register_activity(name).unwrap());
@@ -331,34 +327,26 @@ fn other_cores_use_a_shared_volume() {
         return;
     }
     let disk = SimDisk::new(small_image());
-    let for_cell = disk.clone();
-    let settings = Settings { cores: 3, core_slot_count: 3, ..Settings::default() };
-    let codes = isola_hosted::run(settings, Vec::new(), |_| {
-        if current_core() == CoreIndex(0) {
-            let disk = for_cell.clone();
-            spawn_task(async move {
-                let volume = Volume::mount(cache(&disk), Access::ReadWrite).await.unwrap();
-                let shared = volume.share();
-                drop(volume);
-                parallel(30, move |number| async move {
-                    let write = move |volume: Volume| async move {
-                        let file = volume.create(format!("/{number}")).await?;
-                        file.write(0, bytes(number, 5_000)).await
-                    };
-                    shared.with(write).await.unwrap();
-                    let read = shared.read(format!("/{number}"), 4_990, 100).await.unwrap();
-                    assert_eq!(read[..], data(number, 5_000)[4_990..]);
-                })
-                .await;
-                shared.unmount().await.unwrap();
-                assert_eq!(shared.read("/1", 0, 1).await, Err(FileError::Unmounted));
-                exit(0);
+    run_task_on(3, || {
+        let disk = disk.clone();
+        async move {
+            let volume = Volume::mount(cache(&disk), Access::ReadWrite).await.unwrap();
+            let shared = volume.share();
+            drop(volume);
+            parallel(30, move |number| async move {
+                let write = move |volume: Volume| async move {
+                    let file = volume.create(format!("/{number}")).await?;
+                    file.write(0, bytes(number, 5_000)).await
+                };
+                shared.with(write).await.unwrap();
+                let read = shared.read(format!("/{number}"), 4_990, 100).await.unwrap();
+                assert_eq!(read[..], data(number, 5_000)[4_990..]);
             })
-            .detach();
+            .await;
+            shared.unmount().await.unwrap();
+            assert_eq!(shared.read("/1", 0, 1).await, Err(FileError::Unmounted));
         }
-        run()
     });
-    assert_eq!(codes, [0, 0, 0]);
     check(&disk.contents()).unwrap();
 }
 

@@ -8,11 +8,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use isola_block::{BlockDevice, BlockError, BlockSettings};
-use isola_events::{exit, run, spawn_task, yield_now};
-use isola_hosted::Settings;
+use isola_events::{spawn_task, yield_now};
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_platform::block::BlockPort;
 use isola_storage_sim::limits;
+use isola_test_task::run_task;
 
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 64;
@@ -136,20 +136,6 @@ impl BlockQueue for DiskDriver {
     fn disable_interrupts(&mut self) {}
 }
 
-/// Runs `main` in a cell of one core.
-fn cell<F: Future<Output = ()> + 'static>(main: impl Fn() -> F + Sync) {
-    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
-        let main = main();
-        spawn_task(async move {
-            main.await;
-            exit(0);
-        })
-        .detach();
-        run()
-    });
-    assert_eq!(codes, [0]);
-}
-
 fn start(disk: &Disk) -> (Arc<Mutex<Reconnecting>>, BlockDevice) {
     let state = Reconnecting::new(limits(), disk.driver());
     let control = Box::new(ServedControl { sectors: (BLOCKS * BLOCK / 512) as u64 });
@@ -177,7 +163,7 @@ async fn turn(state: &Arc<Mutex<Reconnecting>>) {
 /// is replaced. A request completes once.
 #[test]
 fn requests_outlive_their_drivers() {
-    cell(|| async {
+    run_task(|| async {
         let mut random = fastrand::Rng::with_seed(7);
         let (mut replaced, mut unanswered) = (0, 0);
         for _ in 0..20 {
@@ -224,7 +210,7 @@ fn requests_outlive_their_drivers() {
 
 #[test]
 fn requests_without_a_driver_wait_and_fail_when_the_device_is_another() {
-    cell(|| async {
+    run_task(|| async {
         let disk = Disk::new();
         let (state, device) = start(&disk);
         state.lock().detach();
@@ -245,7 +231,7 @@ fn requests_without_a_driver_wait_and_fail_when_the_device_is_another() {
 
 #[test]
 fn a_violation_asks_for_a_connection_and_loses_no_request() {
-    cell(|| async {
+    run_task(|| async {
         let mut random = fastrand::Rng::with_seed(1);
         let disk = Disk::new();
         let (state, device) = start(&disk);

@@ -1,25 +1,9 @@
-//! A cell of one core with a simulated disk.
+//! A block device on a simulated disk, and contents.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use isola_block::{BlockDevice, BlockSettings};
-use isola_events::{exit, run, spawn_task};
-use isola_hosted::Settings;
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_storage_sim::SimDisk;
-use std::future::Future;
-
-pub fn cell<F: Future<Output = ()> + 'static>(main: impl Fn() -> F + Sync) {
-    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
-        let main = main();
-        spawn_task(async move {
-            main.await;
-            exit(0);
-        })
-        .detach();
-        run()
-    });
-    assert_eq!(codes, [0]);
-}
 
 pub fn start(disk: &SimDisk, settings: BlockSettings) -> BlockDevice {
     BlockDevice::start(disk.port(), settings).unwrap()

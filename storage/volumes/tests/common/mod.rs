@@ -3,9 +3,8 @@
 
 use isola_block::{BlockDevice, BlockError, BlockSettings};
 use isola_block_cache::{BlockCache, CacheSettings};
-use isola_events::{exit, run, spawn_task, yield_now};
-use isola_hosted::Settings;
-use isola_storage_sim::{Logged, SimDisk, Timing};
+use isola_storage_sim::{Logged, SimDisk};
+use isola_test_task::run_task;
 use isola_volumes::{Access, Disk, Ext4, FileError, FileId, FileSystem, ListPosition, Services};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -176,17 +175,7 @@ pub fn with_disk<F: Future<Output = ()> + 'static>(
     main: impl Fn(SimDisk) -> F + Sync,
 ) -> SimDisk {
     let disk = SimDisk::new(image);
-    let for_cell = disk.clone();
-    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
-        let main = main(for_cell.clone());
-        spawn_task(async move {
-            main.await;
-            exit(0);
-        })
-        .detach();
-        run()
-    });
-    assert_eq!(codes, [0]);
+    run_task(|| main(disk.clone()));
     disk
 }
 
@@ -195,17 +184,4 @@ pub fn cache(disk: &SimDisk) -> BlockCache {
     let device = BlockDevice::start(disk.port(), BlockSettings::default()).unwrap();
     let settings = CacheSettings { capacity: 1 << 20, dirty: 256 << 10, seed: 1 };
     BlockCache::new(device, settings).unwrap()
-}
-
-/// Completes requests one by one, in random order.
-pub fn complete_slowly(disk: &SimDisk) {
-    disk.set_timing(Timing::Manual);
-    let disk = disk.clone();
-    spawn_task(async move {
-        loop {
-            disk.complete(1);
-            yield_now().await;
-        }
-    })
-    .detach();
 }
