@@ -27,8 +27,8 @@ fn a_port_is_published_while_the_cell_runs() {
 #[test]
 fn a_cell_with_a_port_in_use_is_not_created() {
     let sandbox = Sandbox::up();
-    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = tcp.local_addr().unwrap().port();
+    let port = ports::free();
+    let tcp = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let run = ["run", "-d", "--name", "kv", "-p", &format!("{port}:80"), "kv"];
     sandbox.isola(&run).failed(125, "in use by another program");
     assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "");
