@@ -133,7 +133,7 @@ fn violations_break_the_queue_for_good() {
     let end = BASE + LEN as u64;
     let table = BUFFERS + 0x2000;
     type Setting = fn(&Rig, u64, u64);
-    let cases: [(Setting, DriverFault); 9] = [
+    let cases: [(Setting, DriverFault); 13] = [
         (|rig, _, _| rig.descriptor(DESCRIPTORS, 0, (BASE - 1, 1, 0, 0)), outside(BASE - 1, 1)),
         (|rig, end, _| rig.descriptor(DESCRIPTORS, 0, (end - 4, 5, 0, 0)), outside(end - 4, 5)),
         (
@@ -156,6 +156,25 @@ fn violations_break_the_queue_for_good() {
             },
             DriverFault::BadTable,
         ),
+        (
+            |rig, _, table| {
+                rig.descriptor(DESCRIPTORS, 0, (table, 32, INDIRECT, 0));
+                rig.descriptor(table, 0, (BUFFERS, 1, NEXT, 2));
+            },
+            DriverFault::NoDescriptor(2),
+        ),
+        (
+            |rig, _, table| {
+                rig.descriptor(DESCRIPTORS, 0, (BUFFERS, 1, NEXT, 1));
+                rig.descriptor(DESCRIPTORS, 1, (table, 16, INDIRECT, 0));
+            },
+            DriverFault::BadTable,
+        ),
+        (
+            |rig, _, table| rig.descriptor(DESCRIPTORS, 0, (table, 16, INDIRECT | NEXT, 1)),
+            DriverFault::BadTable,
+        ),
+        (|rig, _, table| rig.descriptor(DESCRIPTORS, 0, (table, 0, INDIRECT, 0)), DriverFault::BadTable),
         (|rig, _, table| rig.descriptor(DESCRIPTORS, 0, (table, 24, INDIRECT, 0)), DriverFault::BadTable),
         (|rig, _, table| rig.descriptor(DESCRIPTORS, 0, (table + 4, 16, INDIRECT, 0)), DriverFault::BadTable),
     ];
@@ -168,6 +187,8 @@ fn violations_break_the_queue_for_good() {
         rig.publish(0);
         assert_eq!(rig.queue.take(), Err(fault), "a broken queue stays broken");
         assert!(rig.queue.has_available(), "and its task hears of it");
+        rig.queue.give_back(0, 0);
+        assert!(!rig.queue.must_notify(), "no driver waits");
     }
     let mut rig = Rig::new(FEATURES);
     rig.put(AVAILABLE + 2, &(SIZE + 1).to_le_bytes());
@@ -175,6 +196,48 @@ fn violations_break_the_queue_for_good() {
     let mut rig = Rig::new(FEATURES);
     rig.put(AVAILABLE + 2, &u16::MAX.to_le_bytes());
     assert_eq!(rig.queue.take(), Err(DriverFault::IndexJump(u16::MAX)), "an index that goes back");
+}
+
+#[test]
+fn chains_and_queues_can_be_as_long_as_their_limits() {
+    let mut rig = Rig::new(FEATURES);
+    for index in 0..SIZE {
+        let next = if index + 1 < SIZE { NEXT } else { 0 };
+        rig.descriptor(DESCRIPTORS, index, (BUFFERS + u64::from(index), 1, next, index + 1));
+    }
+    // All descriptors are available at once.
+    (0..SIZE).for_each(|head| rig.publish(head));
+    for head in 0..SIZE {
+        assert_eq!(rig.queue.take().unwrap().unwrap().segments.len(), usize::from(SIZE - head));
+    }
+    let table = BUFFERS + 0x2000;
+    rig.descriptor(DESCRIPTORS, 0, (table, 16 * 64, INDIRECT, 0));
+    for index in 0..64 {
+        rig.descriptor(table, index, (BUFFERS, 1, if index < 63 { NEXT } else { 0 }, index + 1));
+    }
+    rig.publish(0);
+    assert_eq!(rig.queue.take().unwrap().unwrap().segments.len(), 64);
+    for size in [2, 256] {
+        let place = QueuePlace { size, used: BUFFERS, ..PLACE };
+        let place = QueuePlace { available: BUFFERS + 0x2000, descriptors: BUFFERS + 0x4000, ..place };
+        assert!(DeviceQueue::new(rig.memory.clone(), place, FEATURES).is_ok(), "{size}");
+    }
+}
+
+#[test]
+fn indices_wrap_around() {
+    let mut rig = Rig::new(FEATURES);
+    rig.descriptor(DESCRIPTORS, 3, (BUFFERS, 200, WRITE, 0));
+    for round in 0..70_000_u32 {
+        rig.set_used_event(round as u16);
+        rig.publish(3);
+        assert_eq!(rig.queue.take().unwrap().map(|chain| chain.head), Some(3));
+        assert!(!rig.queue.arm());
+        assert_eq!(rig.available_event(), round.wrapping_add(1) as u16);
+        rig.queue.give_back(3, round);
+        assert_eq!(rig.used(round as u16), (3, round));
+        assert!(rig.queue.must_notify(), "{round}");
+    }
 }
 
 #[test]
@@ -242,6 +305,7 @@ fn notifications_come_by_index_and_by_flag() {
     rig.put(AVAILABLE, &0_u16.to_le_bytes());
     rig.queue.give_back(0, 0);
     assert!(rig.queue.must_notify());
+    assert!(!rig.queue.must_notify(), "once");
     rig.queue.disarm();
     assert_eq!(rig.get::<2>(USED), [1, 0]);
     assert!(!rig.queue.arm());
@@ -256,6 +320,23 @@ const DISK: BlockSettings = BlockSettings {
     is_read_only: false,
     has_cache: true,
 };
+
+#[test]
+fn features_and_configuration_describe_the_disk() {
+    let bare = FEATURES | 1 << 2 | 1 << 6 | 1 << 10;
+    assert_eq!(DISK.features(), bare | 1 << 9);
+    assert_eq!(BlockSettings { is_read_only: true, has_cache: false, ..DISK }.features(), bare | 1 << 5);
+    let bytes = DISK.configuration(7);
+    assert_eq!(bytes.len(), 60);
+    let (capacity, rest) = bytes.split_at(8);
+    assert_eq!(capacity, 1000_u64.to_le_bytes());
+    // The most segments, the length of a block, and the exponent of physical blocks of four.
+    assert_eq!(rest[4..8], 7_u32.to_le_bytes());
+    assert_eq!(rest[12..16], 1024_u32.to_le_bytes());
+    assert_eq!(rest[16], 2);
+    assert!(rest.iter().enumerate().all(|(at, byte)| *byte == 0 || [4, 13, 16].contains(&at)), "{rest:?}");
+    assert_eq!(BlockSettings { physical_block_len: 512, block_len: 0, ..DISK }.configuration(7)[24], 9);
+}
 
 /// Makes a request with its data in pieces of these lengths, and returns it as the device sees it.
 fn request(
