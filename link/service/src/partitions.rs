@@ -42,7 +42,7 @@ pub enum PartitionError {
     Io,
     /// A checksum, a position or a length is wrong.
     Damaged,
-    /// A partition is beyond the disk, or overlaps another.
+    /// A partition is beyond the disk, or overlaps another or the table.
     Misplaced,
     /// A partition has no name that a service can have, or that of another.
     Name,
@@ -53,7 +53,9 @@ impl fmt::Display for PartitionError {
         f.write_str(match self {
             Self::Io => "the disk cannot be read",
             Self::Damaged => "the partition table of the disk is damaged: repair it with `sgdisk --verify`",
-            Self::Misplaced => "partitions of the disk overlap, or are beyond its end",
+            Self::Misplaced => {
+                "partitions of the disk overlap each other or their table, or are beyond its end"
+            }
             Self::Name => "a partition needs a name of its own, of 1 to 24 letters, digits, `-`, `_` and `.`",
         })
     }
@@ -122,6 +124,8 @@ fn partitions(header: Header, entries: &[u8], sectors: u64) -> Result<Vec<Partit
     if crc32fast::hash(entries) != header.checksum {
         return Err(PartitionError::Damaged);
     }
+    // A client could change a table in its partition.
+    let table_end = header.entries_at.saturating_add(entries.len().div_ceil(SECTOR_LEN) as u64);
     let mut found: Vec<Partition> = Vec::new();
     for entry in entries.as_chunks::<ENTRY_LEN>().0 {
         if entry.iter().take(16).all(|byte| *byte == 0) {
@@ -130,6 +134,7 @@ fn partitions(header: Header, entries: &[u8], sectors: u64) -> Result<Vec<Partit
         let place = u64_at(entry, 32).zip(u64_at(entry, 40));
         let (first, last) = place.ok_or(PartitionError::Damaged)?;
         let behind = last.checked_add(1).filter(|behind| first >= 2 && first < *behind && *behind <= sectors);
+        let behind = behind.filter(|behind| *behind <= header.entries_at || table_end <= first);
         let len = behind.ok_or(PartitionError::Misplaced)? - first;
         let name = name(entry.get(56..).unwrap_or_default()).ok_or(PartitionError::Name)?;
         let meets = |other: &Partition| first < other.first + other.sectors && other.first <= last;
@@ -163,8 +168,15 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
+    use isola_block::BlockSettings;
+    use isola_platform::block::BlockLimits;
+    use isola_storage_sim::{SimDisk, limits};
+    use isola_test_task::run_task;
     use proptest::prelude::*;
+    use std::sync::Mutex;
 
     /// Returns header and entries of a table.
     fn table(partitions: &[(&str, u64, u64)]) -> (Vec<u8>, Vec<u8>) {
@@ -177,14 +189,68 @@ mod tests {
             entry[56..].iter_mut().zip(units).for_each(|(byte, unit)| *byte = unit);
         }
         let mut header = vec![0; SECTOR_LEN];
+        header[72] = 2;
         header[..8].copy_from_slice(SIGNATURE);
         for (at, word) in [(12, 92), (80, 4), (84, 128), (88, crc32fast::hash(&entries))] {
             header[at..at + 4].copy_from_slice(&u32::to_le_bytes(word));
         }
-        header[72] = 2;
+        seal(&mut header);
+        (header, entries)
+    }
+
+    /// Writes the header's checksum.
+    fn seal(header: &mut [u8]) {
+        header[16..20].fill(0);
         let own = crc32fast::hash(&header[..HEADER_LEN]);
         header[16..20].copy_from_slice(&own.to_le_bytes());
-        (header, entries)
+    }
+
+    /// Reads the partitions of a disk of `sectors` sectors, with a header and entries at sector 2.
+    fn read_from(
+        (header, entries): &(Vec<u8>, Vec<u8>),
+        sectors: usize,
+        block_len: u32,
+    ) -> Result<Option<Vec<Partition>>, PartitionError> {
+        let mut contents = [&[0; SECTOR_LEN], &header[..], &entries[..]].concat();
+        contents.resize(sectors * SECTOR_LEN, 0);
+        let disk = SimDisk::with_limits(contents, BlockLimits { block_len, ..limits() });
+        let result = std::sync::Arc::new(Mutex::new(None));
+        run_task(|| {
+            let (disk, result) = (disk.clone(), result.clone());
+            async move {
+                let device = BlockDevice::start(disk.port(), BlockSettings::default()).unwrap();
+                *result.lock().unwrap() = Some(read(&device).await);
+            }
+        });
+        result.lock().unwrap().take().unwrap()
+    }
+
+    #[test]
+    fn the_table_is_read_from_the_disk_and_must_be_within_it() {
+        let good = table(&[("web", 8, 15)]);
+        let web = Partition { name: "web".into(), first: 8, sectors: 8 };
+        assert_eq!(read_from(&good, 16, 512), Ok(Some(vec![web])));
+        assert_eq!(read_from(&good, 16, 4096), Ok(None), "longer blocks");
+        assert_eq!(read_from(&(vec![], vec![]), 2, 512), Ok(None), "too short for a table");
+        assert_eq!(read_from(&table(&[]), 3, 512), Ok(Some(vec![])), "the shortest");
+        for at in [0, 1, 3, u64::MAX] {
+            let (mut header, entries) = table(&[]);
+            header[72..80].copy_from_slice(&at.to_le_bytes());
+            seal(&mut header);
+            assert_eq!(read_from(&(header, entries), 3, 512), Err(PartitionError::Damaged), "{at}");
+        }
+        for count in [0, MOST_ENTRIES as u32 + 1, u32::MAX] {
+            let (mut header, entries) = table(&[]);
+            header[80..84].copy_from_slice(&count.to_le_bytes());
+            seal(&mut header);
+            assert_eq!(read_from(&(header, entries), 64, 512), Err(PartitionError::Damaged), "{count}");
+        }
+        let entries = vec![0; MOST_ENTRIES * ENTRY_LEN];
+        let (mut header, _) = table(&[]);
+        header[80..84].copy_from_slice(&(MOST_ENTRIES as u32).to_le_bytes());
+        header[88..92].copy_from_slice(&crc32fast::hash(&entries).to_le_bytes());
+        seal(&mut header);
+        assert_eq!(read_from(&(header, entries), 64, 512), Ok(Some(vec![])), "the most entries");
     }
 
     fn parse(sector: &[u8], entries: &[u8]) -> Result<Option<Vec<Partition>>, PartitionError> {
@@ -201,6 +267,7 @@ mod tests {
         let web = Partition { name: "web".into(), first: 34, sectors: 100 };
         let kv = Partition { name: "kv-1.data_2".into(), first: 134, sectors: 866 };
         assert_eq!(of(&[("web", 34, 133), ("kv-1.data_2", 134, 999)]), Ok(Some(vec![web, kv])));
+        assert!(of(&[("web", 3, 3)]).is_ok(), "right behind the table");
         assert_eq!(of(&[]), Ok(Some(vec![])));
         assert_eq!(parse(&[0; SECTOR_LEN], &[]), Ok(None), "a disk without a table");
     }
@@ -208,7 +275,7 @@ mod tests {
     #[test]
     fn bad_tables_are_refused() {
         let misplaced = Err(PartitionError::Misplaced);
-        for (first, last) in [(900, 1000), (1, 10), (10, 9), (0, 0), (5, u64::MAX)] {
+        for (first, last) in [(900, 1000), (1, 1), (2, 2), (10, 9), (0, 0), (5, u64::MAX)] {
             assert_eq!(of(&[("web", first, last)]), misplaced, "{first} to {last}");
         }
         assert_eq!(of(&[("web", 34, 133), ("kv", 133, 200)]), misplaced);
@@ -239,7 +306,7 @@ mod tests {
                 names.into_iter().zip(list).map(|(name, (first, last))| (name, first, last)).collect();
             if let Ok(Some(partitions)) = of(&list) {
                 for (index, one) in partitions.iter().enumerate() {
-                    prop_assert!(one.first >= 2 && one.sectors > 0 && one.first + one.sectors <= 1000);
+                    prop_assert!(one.first >= 3 && one.sectors > 0 && one.first + one.sectors <= 1000);
                     for other in &partitions[..index] {
                         prop_assert!(one.first + one.sectors <= other.first || other.first + other.sectors <= one.first);
                     }

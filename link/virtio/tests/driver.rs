@@ -270,12 +270,23 @@ fn queues_that_are_not_in_the_memory_are_refused() {
         assert!(matches!(refused(place), Some(DriverFault::Outside(_))), "{place:?}");
     }
     for place in [
+        QueuePlace { descriptors: end - 128, ..PLACE },
+        QueuePlace { available: end - 22, ..PLACE },
+        QueuePlace { used: end - 72, ..PLACE },
+    ] {
+        assert_eq!(refused(place), None, "{place:?}");
+    }
+    for place in [
         QueuePlace { descriptors: DESCRIPTORS + 8, ..PLACE },
         QueuePlace { available: AVAILABLE + 1, ..PLACE },
         QueuePlace { used: USED + 2, ..PLACE },
     ] {
         assert!(matches!(refused(place), Some(DriverFault::Unaligned(_))), "{place:?}");
     }
+    // Words are read by their offsets, which count as well as the addresses.
+    let words: Arc<[AtomicU64]> = (0..LEN / 8).map(|_| AtomicU64::new(0)).collect();
+    let shifted = DeviceQueue::new(DriverMemory::new(words, BASE - 8), PLACE, FEATURES);
+    assert_eq!(shifted.err(), Some(DriverFault::Unaligned(DESCRIPTORS)));
 }
 
 #[test]
@@ -369,7 +380,7 @@ fn requests_are_checked_against_the_disk() {
     let refused = |status| BlockOperation::Refused(status);
     let io_error = refused(BlockStatus::IoError);
     let read_only = BlockSettings { is_read_only: true, ..DISK };
-    let cases: [(u32, u64, &[u32], &BlockSettings, BlockOperation); 14] = [
+    let cases: [(u32, u64, &[u32], &BlockSettings, BlockOperation); 15] = [
         (0, 2, &[1024], &DISK, BlockOperation::Read(2)),
         (1, 998, &[100, 924], &DISK, BlockOperation::Write(998)),
         (4, 0, &[], &DISK, BlockOperation::Flush),
@@ -379,6 +390,7 @@ fn requests_are_checked_against_the_disk() {
         (0, 1, &[1024], &DISK, io_error),
         (0, 0, &[512], &DISK, io_error),
         (1, 0, &[], &DISK, io_error),
+        (1, 0, &[8192], &DISK, BlockOperation::Write(0)),
         (1, 0, &[8192, 1024], &DISK, io_error),
         (1, 0, &[1024], &read_only, io_error),
         (0, 0, &[1024], &read_only, BlockOperation::Read(0)),
@@ -418,26 +430,57 @@ fn data_is_copied_between_pieces_and_the_disk() {
     assert_eq!(rig.get::<1024>(BUFFERS + 0x100 + 1024), [4; 1024]);
 }
 
+/// Returns the request of a chain with these segments: address, length and flags.
+fn parsed(rig: &mut Rig, segments: &[(u64, u32, u16)]) -> Result<BlockRequest, DriverFault> {
+    for (index, (address, len, flags)) in (0..).zip(segments) {
+        let next = if usize::from(index) + 1 < segments.len() { NEXT } else { 0 };
+        rig.descriptor(DESCRIPTORS, index, (*address, *len, *flags | next, index + 1));
+    }
+    rig.publish(0);
+    let chain = rig.queue.take().unwrap().unwrap();
+    BlockRequest::parse(&rig.memory, chain, &DISK)
+}
+
 #[test]
 fn chains_that_are_no_requests_are_violations() {
-    let parse = |segments: &[(u64, u32, u16)]| {
-        let mut rig = Rig::new(FEATURES);
-        for (index, (address, len, flags)) in (0..).zip(segments) {
-            let next = if usize::from(index) + 1 < segments.len() { NEXT } else { 0 };
-            rig.descriptor(DESCRIPTORS, index, (*address, *len, *flags | next, index + 1));
-        }
-        rig.publish(0);
-        let chain = rig.queue.take().unwrap().unwrap();
-        BlockRequest::parse(&rig.memory, chain, &DISK).map(|request| request.operation)
-    };
-    let none = Err(DriverFault::NoRequest);
+    let parse = |segments: &[(u64, u32, u16)]| parsed(&mut Rig::new(FEATURES), segments).err();
+    let none = Some(DriverFault::NoRequest);
     assert_eq!(parse(&[(BUFFERS, 16, 0)]), none, "no status");
     assert_eq!(parse(&[(BUFFERS, 16, WRITE)]), none, "no header");
     assert_eq!(parse(&[(BUFFERS, 15, 0), (BUFFERS, 1, WRITE)]), none, "a short header");
     assert_eq!(parse(&[(BUFFERS, 16, 0), (BUFFERS, 0, WRITE)]), none, "an empty status");
-    // Header and status may be divided and joined with data (virtio 1.2, 2.7.4).
-    let joined = parse(&[(BUFFERS, 8, 0), (BUFFERS + 8, 8, 0), (BUFFERS + 0x100, 1025, WRITE)]);
-    assert_eq!(joined, Ok(BlockOperation::Read(0)));
+}
+
+/// Header and status may be divided and joined with data (virtio 1.2, 2.7.4).
+#[test]
+fn headers_and_statuses_are_found_in_any_layout() {
+    let mut rig = Rig::new(FEATURES);
+    let read =
+        parsed(&mut rig, &[(BUFFERS, 8, 0), (BUFFERS + 8, 8, 0), (BUFFERS + 0x100, 1025, WRITE)]).unwrap();
+    assert_eq!((read.operation, read.data_len), (BlockOperation::Read(0), 1024));
+    read.finish(&mut rig.queue, BlockStatus::Unsupported);
+    assert_eq!(rig.get::<1>(BUFFERS + 0x100 + 1024), [2]);
+    // The header and the data of a write are one segment.
+    let mut rig = Rig::new(FEATURES);
+    rig.put(BUFFERS, &1_u64.to_le_bytes());
+    rig.put(BUFFERS + 16, &[5; 1024]);
+    let write = parsed(&mut rig, &[(BUFFERS, 16 + 1024, 0), (BUFFERS + 0x800, 1, WRITE)]).unwrap();
+    assert_eq!((write.operation, write.data_len), (BlockOperation::Write(0), 1024));
+    let mut bytes = vec![0; 1024];
+    write.copy_in(&rig.memory, 0, &mut bytes);
+    assert_eq!(bytes, [5; 1024]);
+}
+
+#[test]
+fn data_of_both_directions_is_refused() {
+    for kind in [0_u64, 1] {
+        let mut rig = Rig::new(FEATURES);
+        rig.put(BUFFERS, &kind.to_le_bytes());
+        let header = (BUFFERS, 16, 0);
+        let data = [(BUFFERS + 0x100, 512, 0), (BUFFERS + 0x300, 512, WRITE)];
+        let request = parsed(&mut rig, &[header, data[0], data[1], (BUFFERS + 0x20, 1, WRITE)]).unwrap();
+        assert_eq!(request.operation, BlockOperation::Refused(BlockStatus::IoError), "{kind}");
+    }
 }
 
 proptest! {
