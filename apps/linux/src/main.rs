@@ -10,6 +10,7 @@ mod cell;
 mod memory;
 mod network;
 mod root;
+mod services;
 mod sessions;
 
 use crate::cell::{CellEnvironment, CellOutput, start_errors};
@@ -75,6 +76,10 @@ async fn main(arguments: Arguments) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if let Err(error) = network::start(&system, &root).await {
+        println!("linux: {error}");
+        return ExitCode::FAILURE;
+    }
+    if let Err(error) = services::start(&root).await {
         println!("linux: {error}");
         return ExitCode::FAILURE;
     }

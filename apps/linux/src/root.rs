@@ -174,7 +174,10 @@ impl Root {
     }
 
     /// Mounts a file system at a path, whose directories are created if they do not exist.
-    async fn mount_at(
+    ///
+    /// # Errors
+    /// A text for people.
+    pub async fn mount_at(
         &self,
         path: &str,
         files: Arc<dyn FileSystem>,

@@ -260,6 +260,24 @@ impl Channel {
         }
     }
 
+    /// Waits until the peer has read all packets, as closing a channel discards the others.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`].
+    pub async fn flush(&self) -> Result<(), ChannelError> {
+        self.await_room(self.most_bytes()).await
+    }
+
+    /// Ends this direction: sends an empty packet, and waits until the peer has read all. To Linux programs it is the end of
+    /// the file; a channel that is closed without one was cut off, and its last packets may be lost.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`].
+    pub async fn finish(&self) -> Result<(), ChannelError> {
+        self.write(&[]).await?;
+        self.flush().await
+    }
+
     /// Receives the next packet.
     ///
     /// # Errors

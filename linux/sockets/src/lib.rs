@@ -56,4 +56,7 @@ pub use netlink::NetlinkFamily;
 pub use settings::{BUFFER_LEN, SocketSettings};
 pub use socket::{Shutdown, Socket, SocketCaller, SocketFacts, SocketKind, Waiting};
 pub use socket_file::SocketFile;
-pub use unix::{MOST_IN_FLIGHT, MOST_RIGHTS, UnixFamily, UnixSocket};
+pub use unix::{
+    CellChannels, ChannelEnd, ChannelEnded, ListeningSocket, MOST_IN_FLIGHT, MOST_RIGHTS, OpeningSocket,
+    PacketChannel, ServicesFs, UnixFamily, UnixSocket,
+};

@@ -13,8 +13,12 @@ mod names;
 mod packet;
 mod receive;
 mod send;
+mod services;
 mod socket;
 
 pub use family::UnixFamily;
 pub use flight::{MOST_IN_FLIGHT, MOST_RIGHTS};
+pub use services::{
+    CellChannels, ChannelEnd, ChannelEnded, ListeningSocket, OpeningSocket, PacketChannel, ServicesFs,
+};
 pub use socket::UnixSocket;

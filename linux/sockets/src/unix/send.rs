@@ -29,6 +29,15 @@ impl UnixSocket {
             return Err(Errno::EINVAL);
         }
         let receiver = self.receiver(message)?;
+        if let Some(most_len) = receiver.channel_most_len {
+            // Open files do not leave the cell.
+            if !message.ancillary.rights.is_empty() {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            if self.kind != SocketKind::Stream && buffer.len() > most_len {
+                return Err(Errno::EMSGSIZE);
+            }
+        }
         match self.kind {
             SocketKind::Stream => self.send_chunk(&receiver, buffer, message),
             _ => self.send_whole(&receiver, buffer, message),
@@ -195,6 +204,16 @@ impl UnixSocket {
             self.discard(lost);
         }
         Errno::ECONNREFUSED
+    }
+
+    /// Sends bytes of the kernel, as one message, to a connected socket. [`Errno::EAGAIN`] if the send buffer is full.
+    pub(super) fn send_bytes(&self, receiver: &Arc<Self>, bytes: &[u8]) -> Result<(), Errno> {
+        let charge = bytes.len() + OVERHEAD;
+        if !self.reserve(charge) {
+            return Err(Errno::EAGAIN);
+        }
+        let packet = self.packet(bytes.to_vec(), charge, &mut SentMessage::default());
+        self.deliver(receiver, packet, charge)
     }
 
     /// Adds a message to the queue of its receiver.

@@ -2,6 +2,7 @@
 
 use super::family::Shared;
 use super::packet::Packet;
+use super::services::{ListeningSocket, OpeningSocket, OwnService, RemoteService};
 use crate::Errno;
 use crate::address::{SocketAddress, UnixAddress};
 use crate::message::{Destination, MessageFlags, PeerCredentials, ReceivedMessage, SentMessage};
@@ -15,7 +16,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use isola_linux_abi::net::{AF_UNIX, SO_PASSCRED};
 use isola_linux_abi::numbers::AT_FDCWD;
 use isola_linux_files::{
-    Access, Events, InodeKind, LastLink, Location, NewContent, OpenFile, Outcome, Pollee,
+    Access, Events, Inode, InodeKind, LastLink, Location, NewContent, OpenFile, Outcome, Pollee,
 };
 use isola_linux_memory::{BoxFuture, UserBuffer};
 use spin::Mutex;
@@ -32,6 +33,8 @@ pub struct UnixSocket {
     pub(super) shared: Arc<Shared>,
     pub(super) kind: SocketKind,
     pub(super) settings: SocketSettings,
+    /// The most bytes of a message to it, if it is the end of a channel to another cell.
+    pub(super) channel_most_len: Option<usize>,
     /// The process that created it.
     pub(super) creator: PeerCredentials,
     pub(super) state: Mutex<State>,
@@ -48,7 +51,7 @@ pub struct UnixSocket {
 pub(super) struct State {
     pub role: Role,
     pub address: UnixAddress,
-    location: Option<Location>,
+    pub location: Option<Location>,
     pub peer: Option<Arc<UnixSocket>>,
     pub peer_credentials: Option<PeerCredentials>,
     pub error: Option<Errno>,
@@ -70,11 +73,20 @@ pub(super) enum Role {
     Unconnected,
     /// A call is connecting it.
     Connecting,
+    /// It waits for a channel to another cell.
+    Opening,
     Connected,
     Listening {
         backlog: usize,
         pending: VecDeque<Arc<UnixSocket>>,
     },
+}
+
+/// The receiver that an address names.
+enum Found {
+    Socket(Arc<UnixSocket>),
+    /// A service of another cell.
+    Service(Arc<dyn Inode>),
 }
 
 impl State {
@@ -99,21 +111,23 @@ impl State {
 
 impl UnixSocket {
     pub(super) fn new(shared: &Arc<Shared>, kind: SocketKind, creator: PeerCredentials) -> Arc<Self> {
-        Self::with_state(shared, kind, creator, State::default(), SocketSettings::default())
+        Self::with_state(shared, kind, creator, State::default(), SocketSettings::default(), None)
     }
 
-    fn with_state(
+    pub(super) fn with_state(
         shared: &Arc<Shared>,
         kind: SocketKind,
         creator: PeerCredentials,
         state: State,
         settings: SocketSettings,
+        channel_most_len: Option<usize>,
     ) -> Arc<Self> {
         let socket = Arc::new_cyclic(|this: &Weak<Self>| Self {
             this: this.clone(),
             shared: shared.clone(),
             kind,
             settings,
+            channel_most_len,
             creator,
             state: Mutex::new(state),
             charge: AtomicUsize::new(0),
@@ -183,7 +197,7 @@ impl UnixSocket {
         let state = self.state.lock();
         let (flags, number) = match state.role {
             Role::Listening { .. } => (LISTENS, UNCONNECTED),
-            Role::Connecting => (0, CONNECTING),
+            Role::Connecting | Role::Opening => (0, CONNECTING),
             Role::Connected => (0, CONNECTED),
             Role::Unconnected if state.peer.is_some() => (0, CONNECTED),
             Role::Unconnected => (0, UNCONNECTED),
@@ -240,12 +254,8 @@ impl UnixSocket {
         Ok(())
     }
 
-    /// Finds the socket of an address.
-    pub(super) async fn find(
-        &self,
-        address: &SocketAddress,
-        caller: &SocketCaller<'_>,
-    ) -> Result<Arc<Self>, Errno> {
+    /// Finds the socket of an address, or the service of another cell.
+    async fn find(&self, address: &SocketAddress, caller: &SocketCaller<'_>) -> Result<Found, Errno> {
         let SocketAddress::Unix(address) = address else { return Err(Errno::EINVAL) };
         let found = match address {
             UnixAddress::Unnamed => return Err(Errno::EINVAL),
@@ -257,15 +267,56 @@ impl UnixSocket {
                 if inode.kind() != InodeKind::Socket {
                     return Err(Errno::ECONNREFUSED);
                 }
+                if inode.downcast::<RemoteService>().is_some() {
+                    let is_right = self.is_connection_based();
+                    return if is_right { Ok(Found::Service(inode.clone())) } else { Err(Errno::EPROTOTYPE) };
+                }
                 self.shared.names.find_inode(inode)
             }
         };
         let found = found.ok_or(Errno::ECONNREFUSED)?;
-        if found.kind == self.kind { Ok(found) } else { Err(Errno::EPROTOTYPE) }
+        if found.kind == self.kind { Ok(Found::Socket(found)) } else { Err(Errno::EPROTOTYPE) }
+    }
+
+    /// Begins to open a channel to a service of another cell.
+    fn open_service(&self, service: &Arc<dyn Inode>, address: &SocketAddress) -> Result<(), Errno> {
+        let (Some(service), SocketAddress::Unix(name)) = (service.downcast::<RemoteService>(), address)
+        else {
+            return Err(Errno::ECONNREFUSED);
+        };
+        service.open(OpeningSocket::begin(self, name.clone())?);
+        Err(Errno::EINPROGRESS)
+    }
+
+    /// Accepts channels of other cells, if the socket's name is that of a service, unless it listens already.
+    async fn listen_for_channels(&self) -> Result<(), Errno> {
+        let location = match &*self.state.lock() {
+            State { role: Role::Unconnected, location, .. } => location.clone(),
+            _ => None,
+        };
+        let Some(service) = location.as_ref().and_then(|at| at.inode().downcast::<OwnService>()) else {
+            return Ok(());
+        };
+        let this = self.this.upgrade().ok_or(Errno::EBADF)?;
+        service.listen(ListeningSocket::new(this)).await
+    }
+
+    /// Accepts connections from now on.
+    fn begin_to_listen(&self, backlog: usize, caller: PeerCredentials) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        match &mut state.role {
+            Role::Unconnected => state.role = Role::Listening { backlog, pending: VecDeque::new() },
+            Role::Listening { backlog: former, .. } => *former = backlog,
+            Role::Connecting | Role::Opening | Role::Connected => return Err(Errno::EINVAL),
+        }
+        state.peer_credentials = Some(caller);
+        drop(state);
+        self.space.notify(Events::OUT);
+        Ok(())
     }
 
     /// Attempts to connect to a listening socket. [`Errno::EAGAIN`] if its queue of connections is full.
-    fn connect_to(&self, listener: &Arc<Self>, caller: PeerCredentials) -> Result<(), Errno> {
+    pub(super) fn connect_to(&self, listener: &Arc<Self>, caller: PeerCredentials) -> Result<(), Errno> {
         // The other's state is looked at before the own, as on Linux.
         listener.state.lock().place_for_connection()?;
         {
@@ -319,7 +370,7 @@ impl UnixSocket {
         };
         let settings = SocketSettings::default();
         settings.switch(SO_PASSCRED, listener.settings.is_on(SO_PASSCRED));
-        let socket = Self::with_state(&self.shared, self.kind, listener.creator, new, settings);
+        let socket = Self::with_state(&self.shared, self.kind, listener.creator, new, settings, None);
         socket.listener.store(listener.id(), Ordering::Relaxed);
         pending.push_back(socket.clone());
         Ok((socket, credentials.unwrap_or(listener.creator)))
@@ -453,19 +504,21 @@ impl Socket for UnixSocket {
         if !self.is_connection_based() {
             return Outcome::error(Errno::EOPNOTSUPP);
         }
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         if state.address == UnixAddress::Unnamed {
             return Outcome::error(Errno::EINVAL);
         }
-        match &mut state.role {
-            Role::Unconnected => state.role = Role::Listening { backlog, pending: VecDeque::new() },
-            Role::Listening { backlog: former, .. } => *former = backlog,
-            Role::Connecting | Role::Connected => return Outcome::error(Errno::EINVAL),
-        }
-        state.peer_credentials = Some(caller.credentials);
+        let has_service =
+            state.location.as_ref().is_some_and(|at| at.inode().downcast::<OwnService>().is_some());
         drop(state);
-        self.space.notify(Events::OUT);
-        Outcome::ok(())
+        let credentials = caller.credentials;
+        if !has_service {
+            return self.begin_to_listen(backlog, credentials).into();
+        }
+        Outcome::of(async move {
+            self.listen_for_channels().await?;
+            self.begin_to_listen(backlog, credentials)
+        })
     }
 
     fn accept(&self) -> Result<Arc<dyn Socket>, Errno> {
@@ -498,7 +551,10 @@ impl Socket for UnixSocket {
                 self.bind_chosen()?;
             }
             loop {
-                let found = self.find(address, caller).await?;
+                let found = match self.find(address, caller).await? {
+                    Found::Socket(found) => found,
+                    Found::Service(service) => return self.open_service(&service, address),
+                };
                 if !self.is_connection_based() {
                     return self.associate(Some(found));
                 }
@@ -535,8 +591,13 @@ impl Socket for UnixSocket {
             return Outcome::ok(None);
         }
         Outcome::of(async move {
-            let found: Destination = self.find(address, caller).await?;
-            Ok(Some(found))
+            match self.find(address, caller).await? {
+                Found::Socket(found) => {
+                    let found: Destination = found;
+                    Ok(Some(found))
+                }
+                Found::Service(_) => Err(Errno::EPROTOTYPE),
+            }
         })
     }
 
@@ -620,6 +681,9 @@ impl Socket for UnixSocket {
 
     fn ready(&self) -> Events {
         let state = self.state.lock();
+        if matches!(state.role, Role::Opening) {
+            return Events::NONE;
+        }
         let mut events = Events::NONE;
         if state.error.is_some() {
             events = events | Events::ERR;
