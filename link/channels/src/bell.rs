@@ -46,6 +46,6 @@ impl Channel {
     /// work, which keeps the core polling at high rates. It must not wait, and runs for the infrastructure: it wakes a
     /// task for the rest.
     pub fn on_doorbell(&self, handler: impl Fn() -> bool + 'static) {
-        self.link.bell.replace(Some(Rc::new(handler)));
+        self.link.set_bell(Rc::new(handler));
     }
 }

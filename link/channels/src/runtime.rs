@@ -8,7 +8,7 @@ use alloc::rc::{Rc, Weak};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::future::poll_fn;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 use isola_abi::links::{DOORBELL_VECTOR, Link, LinkAccess, LinkDemand, LinkPart, LinkState, ServiceName};
 use isola_ebbs::{Ebb, Representative, current_core, platform};
@@ -77,17 +77,44 @@ impl Drop for LinkSlot {
     }
 }
 
+/// What the tasks of a link wait for. A doorbell does not name its link, so that each one causes a look at this part of all
+/// links.
+pub(crate) struct Attention {
+    /// The peer's word that a packet changes, and its value when the reader began to wait.
+    head: &'static AtomicU64,
+    seen_head: Cell<u64>,
+    reader_waits: Cell<bool>,
+    /// Whether each doorbell may be for the link: a writer waits, the link has a handler, or was dropped.
+    is_rung: Cell<bool>,
+}
+
+impl Attention {
+    #[inline]
+    fn has_news(&self) -> bool {
+        self.is_rung.get()
+            || self.reader_waits.get() && self.head.load(Ordering::Relaxed) != self.seen_head.get()
+    }
+}
+
 /// An open link.
 pub(crate) struct OpenLink {
+    attention: Rc<Attention>,
     pub(crate) slot: Rc<LinkSlot>,
     port: &'static dyn LinkPort,
     /// The link's entry in the table, which other links use after the slot was free.
     link: &'static Link,
     pub(crate) rings: RefCell<Rings>,
+    /// Stays after a wake-up, as it is mostly the same task that waits next.
     reader: Cell<Option<Waker>>,
     writer: Cell<Option<Waker>>,
     watcher: Cell<Option<Waker>>,
-    pub(crate) bell: RefCell<Option<BellHandler>>,
+    bell: RefCell<Option<BellHandler>>,
+}
+
+impl Drop for OpenLink {
+    fn drop(&mut self) {
+        self.attention.is_rung.set(true);
+    }
 }
 
 impl OpenLink {
@@ -117,17 +144,37 @@ impl OpenLink {
     pub(crate) fn await_packet(&self, waker: &Waker) -> Result<bool, Broken> {
         let mut rings = self.rings.borrow_mut();
         self.notify(rings.release());
-        self.reader.set(Some(waker.clone()));
+        let reader = self.reader.take().filter(|reader| reader.will_wake(waker));
+        self.reader.set(Some(reader.unwrap_or_else(|| waker.clone())));
         let has_packet = match RUNTIME.mode() {
             PollingMode::Interrupts => rings.arm()? == Armed::HasPacket,
             PollingMode::Polling => rings.has_packet()?,
         };
+        self.attention.seen_head.set(rings.seen_head());
+        self.attention.reader_waits.set(true);
         Ok(has_packet)
+    }
+
+    /// Wakes the reader, if it waits.
+    fn wake_reader(&self) {
+        if self.attention.reader_waits.replace(false)
+            && let Some(reader) = self.reader.take()
+        {
+            reader.wake_by_ref();
+            self.reader.set(Some(reader));
+        }
+    }
+
+    /// Calls `handler` at each doorbell of any peer.
+    pub(crate) fn set_bell(&self, handler: BellHandler) {
+        self.bell.replace(Some(handler));
+        self.attention.is_rung.set(true);
     }
 
     /// Registers the writer for room. Returns whether there is some already.
     pub(crate) fn await_room(&self, len_bytes: usize, waker: &Waker) -> Result<bool, Broken> {
         self.writer.set(Some(waker.clone()));
+        self.attention.is_rung.set(true);
         self.rings.borrow_mut().await_room(len_bytes)
     }
 
@@ -141,14 +188,18 @@ impl OpenLink {
         if has_changed {
             self.watcher.take().into_iter().for_each(Waker::wake);
         }
-        // A peer that consumes sends a doorbell for room, and seldom.
-        self.writer.take().into_iter().for_each(Waker::wake);
         let has_packet = self.rings.borrow_mut().has_packet() != Ok(false);
         if has_packet || has_changed {
-            self.reader.take().into_iter().for_each(Waker::wake);
+            self.wake_reader();
         }
+        if !self.attention.is_rung.get() {
+            return has_packet;
+        }
+        // A peer that consumes sends a doorbell for room, and seldom.
+        self.writer.take().into_iter().for_each(Waker::wake);
         // No borrow is held during the call.
         let handler = self.bell.borrow().clone();
+        self.attention.is_rung.set(handler.is_some());
         has_packet | handler.is_some_and(|handler| handler())
     }
 }
@@ -169,7 +220,7 @@ pub(crate) struct Runtime {
     /// The tasks that wait for an answer, or for their turn.
     waiting: RefCell<Vec<Waker>>,
     changes: Cell<u32>,
-    open: RefCell<Vec<Weak<OpenLink>>>,
+    open: RefCell<Vec<(Rc<Attention>, Weak<OpenLink>)>>,
     listening: RefCell<Vec<(ServiceName, Weak<Listening>)>>,
     /// The slots whose invitation has a listener, or is being refused, until they are free.
     dispatched: RefCell<Vec<usize>>,
@@ -239,7 +290,10 @@ impl Runtime {
                 RUNTIME.queue_poll();
             } else {
                 // Each reader arms its ring when it runs.
-                RUNTIME.each_open(|link| link.reader.take().into_iter().for_each(Waker::wake));
+                let mut next = 0;
+                while let Some(link) = RUNTIME.next_open(&mut next, |_| true) {
+                    link.wake_reader();
+                }
             }
         });
     }
@@ -253,25 +307,25 @@ impl Runtime {
             self.waiting.take().into_iter().for_each(Waker::wake);
             self.dispatch_invitations(port);
         }
-        let mut found = 0;
-        self.each_open(|link| found += usize::from(link.poll(has_changed)));
+        let (mut found, mut next) = (0, 0);
+        while let Some(link) = self.next_open(&mut next, |attention| has_changed || attention.has_news()) {
+            found += usize::from(link.poll(has_changed));
+        }
         found
     }
 
-    fn each_open(&self, mut with: impl FnMut(&OpenLink)) {
-        let mut index = 0;
-        // No borrow is held during the call.
+    /// Returns the next open link of those that match, from the index `next` on, which it advances.
+    fn next_open(&self, next: &mut usize, matches: impl Fn(&Attention) -> bool) -> Option<Rc<OpenLink>> {
+        let mut open = self.open.borrow_mut();
         loop {
-            let link = match self.open.borrow().get(index) {
-                Some(link) => link.upgrade(),
-                None => break,
-            };
-            match link {
-                Some(link) => {
-                    with(&link);
-                    index += 1;
-                }
-                None => drop(self.open.borrow_mut().swap_remove(index)),
+            let (attention, link) = open.get(*next)?;
+            if !matches(attention) {
+                *next += 1;
+            } else if let Some(link) = link.upgrade() {
+                *next += 1;
+                return Some(link);
+            } else {
+                open.swap_remove(*next);
             }
         }
     }
@@ -378,8 +432,15 @@ impl Runtime {
         }
         let own = Half::new(slot.half.words()).map_err(|_| ChannelError::Closed)?;
         let peer = Half::new(peer).map_err(|_| ChannelError::Closed)?;
+        let attention = Rc::new(Attention {
+            head: peer.head_word().ok_or(ChannelError::Closed)?,
+            seen_head: Cell::default(),
+            reader_waits: Cell::default(),
+            is_rung: Cell::default(),
+        });
         let rings = RefCell::new(Ring::new(own, peer));
         let open = Rc::new(OpenLink {
+            attention: attention.clone(),
             link: port.table().get(slot.slot).ok_or(ChannelError::Closed)?,
             port,
             slot,
@@ -389,7 +450,7 @@ impl Runtime {
             watcher: Cell::default(),
             bell: RefCell::default(),
         });
-        self.open.borrow_mut().push(Rc::downgrade(&open));
+        self.open.borrow_mut().push((attention, Rc::downgrade(&open)));
         Ok(open)
     }
 }

@@ -49,6 +49,13 @@ pub struct Half<M> {
     mask: u64,
 }
 
+impl<'m> Half<&'m [AtomicU64]> {
+    /// Returns the word that changes with each packet of the half's writer.
+    pub fn head_word(&self) -> Option<&'m AtomicU64> {
+        self.words.get(Word::Head as usize)
+    }
+}
+
 impl<M: Deref<Target = [AtomicU64]>> Half<M> {
     /// Returns the half in `words`: of this side, or of the peer.
     ///

@@ -284,6 +284,12 @@ where
         Ok(self.peer_head != self.tail)
     }
 
+    /// Returns the value of the peer's [head word](Half::head_word) when this side read it last.
+    #[inline]
+    pub fn seen_head(&self) -> u64 {
+        self.peer_head
+    }
+
     /// Makes the peer notify this side of its next packet, unless there is one.
     ///
     /// # Errors
