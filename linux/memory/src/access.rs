@@ -219,6 +219,32 @@ impl ProcessMemory {
         Ok(())
     }
 
+    /// Writes bytes as a debugger does: also to pages that the program itself may not write, if they are its own and not shared
+    /// with other processes or files. A page of a file is copied before.
+    ///
+    /// # Errors
+    /// As [`Self::write_bytes`].
+    pub async fn poke(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        check_range(address, bytes.len() as u64)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let to = address + done as u64;
+            let page = page_of(to);
+            let now = ((page + PAGE_SIZE - to) as usize).min(bytes.len() - done);
+            let part = match self.part(to, now, Access::Write).await {
+                Err(FaultError::NotPermitted) => {
+                    self.make_own(page).await.map_err(FaultError::errno)?;
+                    let frame = self.space.page_at(page).ok_or(Errno::EFAULT)?.frame;
+                    FramePart { frame, offset: (to - page) as usize, len: now }
+                }
+                part => part.map_err(FaultError::errno)?,
+            };
+            part.frame.write(part.offset, &bytes[done..done + now]);
+            done += now;
+        }
+        Ok(())
+    }
+
     /// Reads a string that ends with a zero byte, which is not part of the result. `limit` includes it.
     ///
     /// # Errors

@@ -70,9 +70,21 @@ impl ProcessMemory {
     /// # Errors
     /// [`FaultError`].
     pub async fn fault(&self, address: u64, access: Access) -> Result<(), FaultError> {
+        self.serve(|state, fetched| state.fault(address, access, fetched)).await
+    }
+
+    /// Makes the page at `address`, which the program may not write, one of the process's own, without a change of its rights.
+    pub(crate) async fn make_own(&self, address: u64) -> Result<(), FaultError> {
+        self.serve(|state, fetched| state.own(address, fetched)).await
+    }
+
+    async fn serve(
+        &self,
+        mut fault: impl FnMut(&mut State, Option<&Fetched>) -> Result<Step, FaultError>,
+    ) -> Result<(), FaultError> {
         let mut fetched = None;
         loop {
-            let step = self.state.lock().fault(address, access, fetched.as_ref())?;
+            let step = fault(&mut self.state.lock(), fetched.as_ref())?;
             match step {
                 Step::Done => return Ok(()),
                 Step::Flush(generation) => {
@@ -119,19 +131,46 @@ impl State {
         if !mapping.protection.permits(access) {
             return Err(FaultError::NotPermitted);
         }
+        self.fault_permitted(&mapping, page_of(address), access, fetched)
+    }
+
+    /// As a fault by a write, but the program may not write to the page of a private mapping afterwards.
+    fn own(&mut self, address: u64, fetched: Option<&Fetched>) -> Result<Step, FaultError> {
         let page = page_of(address);
+        let mapping = self.mappings.find(address).ok_or(FaultError::NotMapped)?;
+        if mapping.protection.permits(Access::Write) {
+            return self.fault(address, Access::Write, fetched);
+        }
+        if mapping.is_shared || mapping.protection.is_none() {
+            return Err(FaultError::NotPermitted);
+        }
+        if !mapping.was_writable {
+            // A child gets the copy, too.
+            self.mappings.change(page, page + PAGE_SIZE, |mapping| mapping.was_writable = true);
+        }
+        let mapping = self.mappings.find_again(address).ok_or(FaultError::NotMapped)?;
+        self.fault_permitted(&mapping, page, Access::Write, fetched)
+    }
+
+    fn fault_permitted(
+        &mut self,
+        mapping: &Mapping,
+        page: u64,
+        access: Access,
+        fetched: Option<&Fetched>,
+    ) -> Result<Step, FaultError> {
         if let Some(mapped) = self.pages.space.page_at(page) {
-            self.fault_at_page(&mapping, page, access, &mapped)?;
+            self.fault_at_page(mapping, page, access, &mapped)?;
         } else if let Some(frame) = self.pages.hidden_at(page) {
             let exclusive = frame.owners() == 1;
             self.pages.reveal(page, mapping.protection.rights(exclusive))?;
             if access == Access::Write && !exclusive {
-                return self.fault(address, access, fetched);
+                return self.fault_permitted(mapping, page, access, fetched);
             }
         } else if mapping.object.is_none() {
-            self.fault_anonymous(&mapping, page, access)?;
+            self.fault_anonymous(mapping, page, access)?;
         } else {
-            return self.fault_object(&mapping, page, access, fetched);
+            return self.fault_object(mapping, page, access, fetched);
         }
         Ok(self.pages.flush().map_or(Step::Done, Step::Flush))
     }

@@ -326,3 +326,34 @@ fn the_buffer_of_a_waiting_call_stays_that_of_the_parent() {
     drop((child, second));
     parent.store(address, b"x").expect("it is writable");
 }
+
+#[test]
+fn a_debugger_writes_to_a_copy_of_a_page_that_the_program_may_not_write() {
+    let mut process = Process::new();
+    let file = TestFile::new(true);
+    let request = |flags| MapRequest {
+        len: 2 * PAGE_SIZE,
+        protection: PROT_READ,
+        flags,
+        object: Some(MapObject { source: file.clone(), permitted: Protection::ALL }),
+        ..MapRequest::default()
+    };
+    let address = process.map_with(request(MAP_PRIVATE)).expect("there is room");
+    process.load(address).expect("it is readable");
+    process.run(process.memory.poke(address + PAGE_SIZE - 1, b"ab")).expect("the mapping is private");
+    assert_eq!(
+        (process.load(address + PAGE_SIZE - 1), process.load(address + PAGE_SIZE)),
+        (Ok(b'a'), Ok(b'b'))
+    );
+    assert_eq!(file.frame(1).map(|frame| frame.load(0) as u8), Some(1), "the file is unchanged");
+    assert_eq!(process.store(address, b"x"), Err(FaultError::NotPermitted), "the program may not write");
+    let mut child = process.fork();
+    process.run(process.memory.poke(address + PAGE_SIZE, b"c")).expect("the mapping is private");
+    assert_eq!((child.load(address + PAGE_SIZE), process.load(address + PAGE_SIZE)), (Ok(b'b'), Ok(b'c')));
+    let shared = process.map_with(request(MAP_SHARED)).expect("there is room");
+    assert_eq!(process.run(process.memory.poke(shared, b"x")), Err(Errno::EFAULT));
+    assert_eq!(process.run(process.memory.poke(0x1000, b"x")), Err(Errno::EFAULT));
+    let own = process.map_anonymous(1);
+    process.run(process.memory.poke(own, b"own")).expect("the program may write");
+    assert_eq!(process.load(own), Ok(b'o'));
+}
