@@ -19,6 +19,11 @@ pub mod prctl {
     pub use linux_raw_sys::prctl::*;
 }
 
+/// The constants of `ptrace`.
+pub mod ptrace {
+    pub use linux_raw_sys::ptrace::*;
+}
+
 /// The constants and structures of `io_uring`.
 pub mod io_uring {
     pub use linux_raw_sys::io_uring::*;

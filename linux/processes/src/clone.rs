@@ -9,6 +9,7 @@ use crate::rseq::Registration;
 use crate::signals::{Signal, SignalActions};
 use crate::thread::Thread;
 use crate::thread_state::ThreadState;
+use crate::tracing;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -169,11 +170,17 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         let _ = child.memory.write_bytes(request.child_tid, &tid.to_le_bytes()).await;
     }
     thread.system.created.fetch_add(1, Ordering::Relaxed);
+    let event = tracing::clone_event(thread, request.flags, request.exit_signal);
+    if event != 0 {
+        tracing::attach_child(thread, &process, &child.state);
+    }
     child.place();
     child.start();
+    tracing::cloned(thread, event, tid).await;
     if has(CLONE_VFORK) && !is_thread {
         // Not interrupted: the child runs on the caller's stack.
         process.parent_released().await;
+        tracing::vfork_done(thread, tid).await;
     }
     Ok(tid.into())
 }
@@ -238,6 +245,8 @@ fn new_process(
         Ok(Process::new(pid, state, actions, limits, control, now))
     })?;
     *process.program.lock() = program;
+    let is_fixed = thread.process.has_fixed_addresses.load(Ordering::Relaxed);
+    process.has_fixed_addresses.store(is_fixed, Ordering::Relaxed);
     *process.user.lock() = thread.credentials.user;
     *process.credentials.lock() = Some(thread.credentials.clone());
     let state = first.ok_or(Errno::EAGAIN)?;

@@ -6,6 +6,7 @@ use crate::signals::{
     DefaultAction, FrameInput, Handler, Signal, SignalAction, SignalInfo, SignalSet, enter_handler,
 };
 use crate::thread::{InterruptedCall, SYSCALL_LEN, Thread};
+use crate::tracing;
 use isola_abi::user_context::UserRegisters;
 use isola_linux_abi::numbers::{
     __NR_restart_syscall, RLIMIT_CORE, SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART,
@@ -26,13 +27,15 @@ pub enum Delivered {
 pub fn has_effect(thread: &Thread) -> bool {
     let shared = thread.process.signals.lock();
     let signals = thread.state.signals.lock();
+    // Its tracer sees each signal.
+    let is_traced = thread.state.tracing.is_traced();
     let pending = signals.pending.set() | shared.pending.set();
     let mut left = signals.deliverable(shared.pending.set()) | pending & signals.awaited;
     while let Some(signal) = left.first() {
         let stops_waits = signals.awaited.contains(signal) || !shared.actions.ignores(signal);
         // A continuation has taken effect when it was sent.
         let continues = signal == Signal::SIGCONT && shared.actions.get(signal).handler == Handler::Default;
-        if stops_waits && !continues {
+        if (stops_waits && !continues) || is_traced {
             return true;
         }
         left.remove(signal);
@@ -43,12 +46,19 @@ pub fn has_effect(thread: &Thread) -> bool {
 /// Delivers one pending signal. Without one, completes an interrupted call: it is restarted.
 pub async fn deliver(thread: &mut Thread) -> Delivered {
     let taken = take(thread);
-    let Some((mut info, action)) = taken else {
+    let Some(mut info) = taken else {
         restart_without_handler(thread);
         restore_mask(thread);
         return Delivered::Nothing;
     };
     thread.process.timers.delivered(&thread.system, &thread.process, &mut info);
+    if thread.state.tracing.is_traced() {
+        match tracing::signal_stop(thread, info).await {
+            Some(decided) => info = decided,
+            None => return Delivered::Other,
+        }
+    }
+    let action = use_action(thread, info.signal);
     match action.handler {
         Handler::Ignore => Delivered::Other,
         Handler::Default => {
@@ -56,7 +66,10 @@ pub async fn deliver(thread: &mut Thread) -> Delivered {
             Delivered::Other
         }
         Handler::Function(address) => match run_handler(thread, &info, action, address).await {
-            Ok(()) => Delivered::Handler,
+            Ok(()) => {
+                tracing::handler_entered(thread).await;
+                Delivered::Handler
+            }
             Err(_) => {
                 // As Linux: without room for the frame SIGSEGV follows, which has another stack perhaps. Without room for
                 // that one's frame, the process ends.
@@ -71,17 +84,22 @@ pub async fn deliver(thread: &mut Thread) -> Delivered {
     }
 }
 
-/// Removes a pending signal that is not blocked. `SA_RESETHAND` takes effect.
-fn take(thread: &Thread) -> Option<(SignalInfo, SignalAction)> {
+/// Removes a pending signal that is not blocked.
+fn take(thread: &Thread) -> Option<SignalInfo> {
     let mut shared = thread.process.signals.lock();
     let mut signals = thread.state.signals.lock();
     let wanted = !signals.blocked;
-    let info = signals.pending.take(wanted).or_else(|| shared.pending.take(wanted))?;
-    let action = shared.actions.get(info.signal);
+    signals.pending.take(wanted).or_else(|| shared.pending.take(wanted))
+}
+
+/// Returns the action of a signal. `SA_RESETHAND` takes effect.
+fn use_action(thread: &Thread, signal: Signal) -> SignalAction {
+    let mut shared = thread.process.signals.lock();
+    let action = shared.actions.get(signal);
     if action.has(SA_RESETHAND) && matches!(action.handler, Handler::Function(_)) {
-        let _ = shared.actions.set(info.signal, SignalAction { handler: Handler::Default, ..action });
+        let _ = shared.actions.set(signal, SignalAction { handler: Handler::Default, ..action });
     }
-    Some((info, action))
+    action
 }
 
 fn default_action(thread: &mut Thread, signal: Signal) {
@@ -116,6 +134,7 @@ async fn run_handler(
     address: u64,
 ) -> Result<(), Errno> {
     restart_with_handler(thread, action);
+    tracing::before_handler(thread);
     let (mask, alternate) = {
         let signals = thread.state.signals.lock();
         // A call such as `sigsuspend` has replaced the mask: the handler's return restores the one before.

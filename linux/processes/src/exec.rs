@@ -8,7 +8,7 @@ use crate::loader::{
 use crate::process::Process;
 use crate::system::System;
 use crate::thread::Thread;
-use crate::{Errno, exit};
+use crate::{Errno, exit, tracing};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -16,9 +16,9 @@ use isola_abi::user_context::{UserContext, UserRegisters};
 use isola_linux_abi::numbers::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FDCWD, AT_FLAGS, AT_GID, AT_HWCAP, AT_HWCAP2,
     AT_MINSIGSTKSZ, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_SECURE, AT_SYSINFO_EHDR, AT_UID,
-    CAP_DAC_OVERRIDE, MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, MAP_STACK, O_CLOEXEC, O_RDONLY,
-    PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, RLIMIT_STACK, S_ISGID, S_ISUID,
-    S_IXGRP, X_OK,
+    CAP_DAC_OVERRIDE, CAP_SYS_PTRACE, MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, MAP_STACK,
+    O_CLOEXEC, O_RDONLY, PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK,
+    RLIMIT_STACK, S_ISGID, S_ISUID, S_IXGRP, X_OK,
 };
 use isola_linux_files::{Caller, InodeKind, LinkTarget, OpenFile};
 use isola_linux_memory::{MapRequest, MemoryCharge, MemoryLayout, MemoryLimits, PageSource, ProcessMemory};
@@ -102,6 +102,7 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
     if tid != thread.process.pid {
         thread.system.family.lock().remove_thread(tid);
         thread.state.set_tid(thread.process.pid);
+        tracing::leads_process(thread);
     }
     {
         let mut facts = thread.process.program.lock();
@@ -130,6 +131,7 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
     } else if Arc::strong_count(&old) == 1 {
         old.clear().await;
     }
+    tracing::executed(thread, tid).await;
     Ok(())
 }
 
@@ -183,9 +185,18 @@ async fn load_program(
         }
     };
     let system = &thread.system;
-    let memory = new_memory(system, memory_limits(&thread.process), thread.process.control.group().charge())?;
+    let credentials = credentials_of(thread, file);
+    let gains_rights = credentials.user.effective != thread.credentials.user.effective
+        || credentials.group.effective != thread.credentials.group.effective;
+    if gains_rights {
+        thread.process.has_fixed_addresses.store(false, Ordering::Relaxed);
+    }
+    let random =
+        (!thread.process.has_fixed_addresses.load(Ordering::Relaxed)).then(|| system.environment.random());
+    let charge = thread.process.control.group().charge();
+    let memory = new_memory(system, random, memory_limits(&thread.process), charge)?;
     let placement = match linker {
-        Some(_) => Placement::Program(system.environment.random()),
+        Some(_) => Placement::Program(random.map_or(0, |_| system.environment.random())),
         None => Placement::Anywhere,
     };
     let loaded = load(&memory, &program, &source, placement).await?;
@@ -194,7 +205,6 @@ async fn load_program(
         Some((linker, source)) => load(&memory, linker, source, Placement::Anywhere).await?,
         None => loaded,
     };
-    let credentials = credentials_of(thread, file);
     let mut auxiliary = auxiliary(&credentials, &program, loaded, linker.is_some().then_some(start));
     auxiliary.push((AT_SYSINFO_EHDR, system.vdso.map(&memory).await?));
     let top = memory.layout().stack_top;
@@ -233,17 +243,18 @@ async fn parse(file: &OpenFile, head: &[u8]) -> Result<(Program, Arc<dyn PageSou
     Ok((program, source))
 }
 
-/// Creates memory for a program. Its frames are charged to this account.
+/// Creates memory for a program, at addresses chosen by a random number, or the same as ever without one. Its frames are charged to this account.
 ///
 /// # Errors
 /// [`Errno::ENOMEM`].
 pub fn new_memory(
     system: &System,
+    random: Option<u64>,
     limits: MemoryLimits,
     charge: Arc<dyn MemoryCharge>,
 ) -> Result<Arc<ProcessMemory>, Errno> {
     let space = system.user_mode.create_space().map_err(|_| Errno::ENOMEM)?;
-    let layout = MemoryLayout::new(Some(system.environment.random()), limits.stack);
+    let layout = MemoryLayout::new(random, limits.stack);
     Ok(ProcessMemory::new(space, layout, limits, charge))
 }
 
@@ -261,7 +272,9 @@ pub fn memory_limits(process: &Process) -> MemoryLimits {
 /// Returns the credentials with which a program starts. A script's own bits have no effect: the file is the interpreter.
 fn credentials_of(thread: &Thread, file: &OpenFile) -> Credentials {
     let mut credentials = thread.credentials.clone();
+    let tracer = thread.state.tracing.tracer().and_then(|tracer| tracer.credentials.lock().clone());
     let is_refused = credentials.no_new_privileges
+        || tracer.is_some_and(|tracer| !tracer.has(CAP_SYS_PTRACE))
         || file.location().is_none_or(|location| location.mount().flags.no_set_user_id);
     let metadata = file.metadata();
     let has = |bits: u32| !is_refused && metadata.permissions & bits == bits;

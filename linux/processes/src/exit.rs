@@ -4,6 +4,7 @@ use crate::exit_status::ExitStatus;
 use crate::family::{INIT, ProcessorTime};
 use crate::process::Process;
 use crate::thread::{Thread, thread_time};
+use crate::tracing;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use isola_linux_abi::numbers::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, FUTEX_WAITERS};
@@ -15,6 +16,9 @@ const MOST_ROBUST: usize = 2048;
 
 /// Ends a thread, and its process if it was the last.
 pub async fn end_thread(mut thread: Box<Thread>) {
+    let own_status = ExitStatus::Exited(thread.exit_code.unwrap_or(0));
+    let status = thread.process.ending().unwrap_or(own_status);
+    tracing::before_end(&mut thread, status).await;
     // Before the search for locks: a thread that begins to wait later sees it.
     thread.state.set_ending();
     release_robust_futexes(&mut thread).await;
@@ -26,9 +30,7 @@ pub async fn end_thread(mut thread: Box<Thread>) {
     if thread.has_parents_memory {
         thread.process.release_parent();
     }
-    let Thread { system, process, state, memory, files, exit_code, .. } = *thread;
-    // The last thread of a process can end by itself; its code is that of the process.
-    let status = ExitStatus::Exited(exit_code.unwrap_or(0));
+    let Thread { system, process, state, memory, files, .. } = *thread;
     process.add_ended_time(thread_time(&state, system.environment.cycles()));
     // Dropped before the parent learns of the end: it may rely on closed pipes and free memory.
     // Another process can share the table of descriptors, which is closed with its last user.
@@ -44,9 +46,11 @@ pub async fn end_thread(mut thread: Box<Thread>) {
     } else {
         system.family.lock().remove_thread(state.tid());
     }
+    // The last thread of a process can end by itself; its code is that of the process.
+    let status = process.ending().unwrap_or(own_status);
+    tracing::thread_ended(&system, &process, &state, status, is_last);
     if is_last {
         let time = process.ended_time();
-        let status = process.ending().unwrap_or(status);
         end_process(&system, &process, status, time);
     }
 }

@@ -18,6 +18,13 @@ pub enum ExitStatus {
     Stopped(Signal),
     /// It continued.
     Continued,
+    /// It stopped for its tracer.
+    Traced {
+        /// The signal, with 0x80 for a call.
+        signal: u8,
+        /// `PTRACE_EVENT_*`; 0 for none.
+        event: u8,
+    },
 }
 
 /// `si_code` of SIGCHLD.
@@ -25,6 +32,7 @@ mod code {
     pub(super) const EXITED: i32 = 1;
     pub(super) const KILLED: i32 = 2;
     pub(super) const DUMPED: i32 = 3;
+    pub(super) const TRAPPED: i32 = 4;
     pub(super) const STOPPED: i32 = 5;
     pub(super) const CONTINUED: i32 = 6;
 }
@@ -37,6 +45,7 @@ impl ExitStatus {
             Self::Killed { signal, dumps_core } => u32::from(signal.number()) | u32::from(dumps_core) << 7,
             Self::Stopped(signal) => 0x7f | u32::from(signal.number()) << 8,
             Self::Continued => 0xffff,
+            Self::Traced { signal, event } => 0x7f | u32::from(signal) << 8 | u32::from(event) << 16,
         }
     }
 
@@ -49,6 +58,7 @@ impl ExitStatus {
             }
             Self::Stopped(signal) => (code::STOPPED, signal.number().into()),
             Self::Continued => (code::CONTINUED, Signal::SIGCONT.number().into()),
+            Self::Traced { signal, event } => (code::TRAPPED, i32::from(signal) | i32::from(event) << 8),
         }
     }
 
@@ -57,7 +67,7 @@ impl ExitStatus {
         match self {
             Self::Exited(code) => code,
             Self::Killed { signal, .. } | Self::Stopped(signal) => 128 + signal.number(),
-            Self::Continued => 0,
+            Self::Continued | Self::Traced { .. } => 0,
         }
     }
 }
@@ -73,5 +83,7 @@ mod tests {
         assert_eq!((killed.word(), killed.code_and_status(), killed.shell_code()), (0x8b, (3, 11), 139));
         assert_eq!(ExitStatus::Stopped(Signal::SIGTSTP).word(), 0x147f);
         assert_eq!(ExitStatus::Continued.word(), 0xffff);
+        let cloned = ExitStatus::Traced { signal: 5, event: 3 };
+        assert_eq!((cloned.word(), cloned.code_and_status()), (0x3_057f, (4, 0x305)));
     }
 }

@@ -404,6 +404,11 @@ impl<P: Clone> Family<P> {
         Some(ChildNotice { parent, child: pid, status, signal: Some(Signal::SIGCHLD) })
     }
 
+    /// Forgets a stop or continuation that the parent has not waited for.
+    pub fn take_report(&mut self, pid: u32) -> Option<ExitStatus> {
+        self.members.get_mut(&pid)?.report.take()
+    }
+
     /// Returns whether a process is stopped.
     pub fn is_stopped(&self, pid: u32) -> bool {
         self.members.get(&pid).is_some_and(|member| member.phase == Phase::Stopped)

@@ -10,6 +10,7 @@
 //! - [`timers`]: POSIX timers, interval timers, limits of processor time.
 //! - [`loader`], [`exec`]: ELF programs, scripts, the stack of a new program.
 //! - [`control`], [`account`], [`cgroup`]: each process is an activity of the resource grid, below that of its group.
+//! - [`tracing`]: threads that another process traces (`ptrace`).
 //! - [`out_of_memory`]: the choice of a process to kill when memory is out.
 //!
 //! **Waiting.** A call that waits is a future. [`Thread::interruptible`](thread::Thread::interruptible) drops it when a signal
@@ -61,6 +62,7 @@ mod test_environment;
 pub mod thread;
 pub mod thread_state;
 pub mod timers;
+pub mod tracing;
 mod vdso;
 pub mod wait_queue;
 

@@ -6,9 +6,11 @@ use crate::credentials::{Credentials, Ids};
 use crate::exit_status::ExitStatus;
 use crate::family::ProcessorTime;
 use crate::limits::Limits;
+use crate::signals::Signal;
 use crate::signals::SignalActions;
 use crate::thread_state::{ProcessSignals, ThreadState};
 use crate::timers::ProcessTimers;
+use crate::tracing::Tracee;
 use crate::wait_queue::WaitQueue;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -32,6 +34,8 @@ pub struct Process {
     pub parent_death_signal: AtomicU8,
     /// `PR_SET_DUMPABLE`.
     pub is_dumpable: AtomicBool,
+    /// Whether its programs have the same addresses as ever (`ADDR_NO_RANDOMIZE`).
+    pub has_fixed_addresses: AtomicBool,
     /// The commands for which `membarrier` is registered.
     pub barriers: AtomicU32,
     has_ended: AtomicBool,
@@ -53,6 +57,10 @@ pub struct Process {
     pub view: Mutex<Option<Weak<View>>>,
     /// Its contexts of Linux AIO.
     pub aio: AioContexts,
+    /// The threads that it traces.
+    pub tracees: Mutex<Vec<Tracee>>,
+    /// The process that traces its first thread.
+    pub tracer: Mutex<Weak<Self>>,
     /// When it was created, in nanoseconds of the monotonic clock.
     pub start_ns: u64,
     /// Tasks that wait for a change of a child, of the process's own state, or of its threads.
@@ -83,7 +91,8 @@ struct State {
     ending: Option<ExitStatus>,
     /// The thread that executes a new program, for which all others end.
     executing: Option<u32>,
-    is_stopped: bool,
+    /// The signal that has stopped it.
+    stop: Option<Signal>,
     /// Whether a group of the process is frozen.
     is_frozen: bool,
     /// The processor time of ended threads.
@@ -123,6 +132,7 @@ impl Process {
             end_events: Pollee::new(),
             parent_death_signal: AtomicU8::new(0),
             is_dumpable: AtomicBool::new(true),
+            has_fixed_addresses: AtomicBool::new(false),
             barriers: AtomicU32::new(0),
             has_ended: AtomicBool::new(false),
             timers,
@@ -134,6 +144,8 @@ impl Process {
             files: Mutex::default(),
             view: Mutex::default(),
             aio: AioContexts::default(),
+            tracees: Mutex::default(),
+            tracer: Mutex::new(Weak::new()),
             start_ns,
             changes: WaitQueue::default(),
             state: Mutex::new(state),
@@ -198,7 +210,7 @@ impl Process {
         let threads = {
             let mut state = self.state.lock();
             state.ending.get_or_insert(status);
-            state.is_stopped = false;
+            state.stop = None;
             state.threads.clone()
         };
         threads.iter().for_each(|thread| thread.interrupt());
@@ -210,17 +222,25 @@ impl Process {
         self.state.lock().ending
     }
 
-    /// Stops the process, or lets it continue.
-    pub fn set_stopped(&self, is_stopped: bool) {
+    /// Stops the process by a signal, or lets it continue.
+    pub fn set_stopped(&self, by: Option<Signal>) {
         let threads = {
             let mut state = self.state.lock();
-            state.is_stopped = is_stopped && state.ending.is_none();
+            state.stop = by.filter(|_| state.ending.is_none());
             state.threads.clone()
         };
-        if is_stopped {
-            threads.iter().for_each(|thread| thread.interrupt());
+        for thread in &threads {
+            thread.tracing.process_changes(by.is_some());
+            if by.is_some() || thread.tracing.wants_stop() {
+                thread.interrupt();
+            }
         }
         self.changes.wake_all();
+    }
+
+    /// Returns the signal that has stopped the process.
+    pub fn stopped_by(&self) -> Option<Signal> {
+        self.state.lock().stop
     }
 
     /// Freezes the process, or lets it continue. Its parent does not learn of it.
@@ -243,16 +263,21 @@ impl Process {
         match (state.ending, state.executing) {
             (Some(status), _) => Some(Demand::EndProcess(status)),
             (None, Some(tid)) if tid != thread.tid() => Some(Demand::EndThread),
-            _ if state.is_stopped || state.is_frozen => Some(Demand::Stop),
+            _ if state.is_frozen || (state.stop.is_some() && !thread.tracing.ignores_stop()) => {
+                Some(Demand::Stop)
+            }
             _ => None,
         }
     }
 
-    /// Waits until a stopped or frozen process continues or ends.
-    pub async fn continued(&self) {
+    /// Waits until a stopped or frozen process continues or ends, or its stop is to be reported to the thread's tracer.
+    pub async fn continued(&self, thread: &ThreadState) {
         let continues = || {
-            let state = self.state.lock();
-            (state.ending.is_some() || !(state.is_stopped || state.is_frozen)).then_some(())
+            let is_stopped = {
+                let state = self.state.lock();
+                state.ending.is_none() && (state.stop.is_some() || state.is_frozen)
+            };
+            (!is_stopped || thread.tracing.reports_stop() || thread.tracing.wants_stop()).then_some(())
         };
         self.changes.wait_until(continues).await;
     }
@@ -310,7 +335,7 @@ impl fmt::Debug for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signals::{Signal, SignalSet};
+    use crate::signals::SignalSet;
     use core::future::Future;
     use core::pin::pin;
     use core::task::{Context, Poll, Waker};
@@ -332,12 +357,12 @@ mod tests {
     fn the_first_decision_about_the_end_counts() {
         let (process, first) = process();
         assert_eq!(process.demand(&first), None);
-        process.set_stopped(true);
+        process.set_stopped(Some(Signal::SIGSTOP));
         assert_eq!(process.demand(&first), Some(Demand::Stop));
         let killed = ExitStatus::Killed { signal: Signal::SIGKILL, dumps_core: false };
         process.end(killed);
         process.end(ExitStatus::Exited(0));
-        process.set_stopped(true);
+        process.set_stopped(Some(Signal::SIGSTOP));
         assert_eq!(process.demand(&first), Some(Demand::EndProcess(killed)));
         assert!(first.take_attention() && !process.add_thread(thread(6)));
         assert!(process.remove_thread(&first));

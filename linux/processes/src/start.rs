@@ -95,7 +95,8 @@ async fn start_process(
 ) -> Result<Arc<Process>, Errno> {
     let limits = Limits::default();
     let memory_limits = MemoryLimits::default();
-    let memory = new_memory(system, memory_limits, system.root_group.charge())?;
+    let memory =
+        new_memory(system, Some(system.environment.random()), memory_limits, system.root_group.charge())?;
     let created_ns = system.environment.monotonic_ns();
     let (process, state) = {
         let mut family = system.family.lock();

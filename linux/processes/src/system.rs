@@ -15,6 +15,7 @@ use crate::process::Process;
 use crate::signals::{Handler, SI_USER, Signal, SignalFacts, SignalInfo, SignalSet};
 use crate::thread_state::ThreadState;
 use crate::timers::Alarms;
+use crate::tracing;
 use crate::vdso::Vdso;
 use crate::wait_queue::WaitQueue;
 use alloc::string::String;
@@ -193,7 +194,8 @@ impl System {
             Some(thread) => {
                 let mut signals = thread.signals.lock();
                 // A blocked signal stays pending although it is ignored: the action may change before it is unblocked.
-                if is_ignored && signals.accepts(signal) && !signals.awaited.contains(signal) {
+                let is_seen = signals.awaited.contains(signal) || thread.tracing.is_traced();
+                if is_ignored && signals.accepts(signal) && !is_seen {
                     return Ok(());
                 }
                 signals.pending.add(info)?;
@@ -203,9 +205,10 @@ impl System {
             }
             None => {
                 let taker = threads.iter().find(accepts).cloned();
-                let awaits =
-                    taker.as_ref().is_some_and(|thread| thread.signals.lock().awaited.contains(signal));
-                if is_ignored && taker.is_some() && !awaits {
+                let is_seen = taker.as_ref().is_some_and(|thread| {
+                    thread.signals.lock().awaited.contains(signal) || thread.tracing.is_traced()
+                });
+                if is_ignored && taker.is_some() && !is_seen {
                     return Ok(());
                 }
                 shared.pending.add(info)?;
@@ -219,9 +222,18 @@ impl System {
 
     /// Stops a process because of a signal, and notifies its parent.
     pub fn stop_process(&self, process: &Arc<Process>, signal: Signal) {
-        process.set_stopped(true);
+        process.set_stopped(Some(signal));
         let status = ExitStatus::Stopped(signal);
-        let notice = self.family.lock().stop_or_continue(process.pid, status);
+        let tracer = process.tracer.lock().upgrade().map(|tracer| tracer.pid);
+        let notice = {
+            let mut family = self.family.lock();
+            let notice = family.stop_or_continue(process.pid, status);
+            if tracer == Some(family.parent(process.pid)) {
+                // It waits for the stop as the tracer.
+                family.take_report(process.pid);
+            }
+            notice
+        };
         notice.into_iter().for_each(|notice| self.notify(notice, ProcessorTime::default()));
     }
 
@@ -232,7 +244,7 @@ impl System {
     }
 
     fn continue_process(&self, process: &Arc<Process>) {
-        process.set_stopped(false);
+        process.set_stopped(None);
         let notice = self.family.lock().stop_or_continue(process.pid, ExitStatus::Continued);
         notice.into_iter().for_each(|notice| self.notify(notice, ProcessorTime::default()));
     }
@@ -256,6 +268,7 @@ impl System {
             (orphans, notices, groups)
         };
         process.set_ended();
+        tracing::tracer_ended(process);
         for orphan in orphans {
             let number = orphan.parent_death_signal.load(Ordering::Relaxed);
             if let Ok(signal) = Signal::from_number(number.into()) {
@@ -279,7 +292,6 @@ impl System {
     /// Sends the signal of a child's change to its parent, and wakes the parent's waiting threads.
     fn notify(&self, notice: ChildNotice<Arc<Process>>, time: ProcessorTime) {
         let ChildNotice { parent, child, status, signal } = notice;
-        let (code, number) = status.code_and_status();
         let action = parent.signals.lock().actions.get(Signal::SIGCHLD);
         let has_ended = matches!(status, ExitStatus::Exited(_) | ExitStatus::Killed { .. });
         let reaps = signal == Some(Signal::SIGCHLD)
@@ -290,18 +302,38 @@ impl System {
         if let Some(signal) = signal
             && (has_ended || !action.has(SA_NOCLDSTOP))
         {
-            let facts = SignalFacts::Child {
-                pid: child,
-                uid: 0,
-                status: number,
-                user_ticks: time.user_ns / 10_000_000,
-                system_ticks: time.system_ns / 10_000_000,
-            };
-            let info = SignalInfo { signal, code, errno: 0, facts };
-            // A standard signal never meets a full queue.
-            let _ = self.send(&parent, info);
+            self.send_child_signal(&parent, signal, child, status, time);
         }
         parent.changes.wake_all();
+    }
+
+    /// Sends SIGCHLD to a tracer, and wakes its waiting threads.
+    pub(crate) fn notify_tracer(&self, tracer: &Arc<Process>, tid: u32, status: ExitStatus) {
+        let has_stopped = matches!(status, ExitStatus::Traced { .. });
+        if !(has_stopped && tracer.signals.lock().actions.get(Signal::SIGCHLD).has(SA_NOCLDSTOP)) {
+            self.send_child_signal(tracer, Signal::SIGCHLD, tid, status, ProcessorTime::default());
+        }
+        tracer.changes.wake_all();
+    }
+
+    fn send_child_signal(
+        &self,
+        to: &Arc<Process>,
+        signal: Signal,
+        child: u32,
+        status: ExitStatus,
+        time: ProcessorTime,
+    ) {
+        let (code, status) = status.code_and_status();
+        let facts = SignalFacts::Child {
+            pid: child,
+            uid: 0,
+            status,
+            user_ticks: time.user_ns / 10_000_000,
+            system_ticks: time.system_ns / 10_000_000,
+        };
+        // A standard signal never meets a full queue.
+        let _ = self.send(to, SignalInfo { signal, code, errno: 0, facts });
     }
 
     /// Ends all processes, as the first one has ended.

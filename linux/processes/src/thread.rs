@@ -14,7 +14,8 @@ use crate::signals::{FaultFacts, Signal, SignalFacts, SignalInfo};
 use crate::system::System;
 use crate::thread_state::ThreadState;
 use crate::timers::processor;
-use crate::{Errno, calls, delivery, exit, meter};
+use crate::tracing::registers::Arguments;
+use crate::{Errno, calls, delivery, exit, meter, tracing};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
@@ -83,7 +84,7 @@ pub struct Thread {
 pub struct ProgramSlot(Option<Box<dyn UserThread>>);
 
 impl ProgramSlot {
-    fn take(&mut self) -> Box<dyn UserThread> {
+    pub(crate) fn take(&mut self) -> Box<dyn UserThread> {
         self.0.take().expect(SLOT_IS_FULL)
     }
 }
@@ -266,7 +267,7 @@ impl Thread {
 
     /// Runs the program until a trap that is not served at once.
     pub(crate) fn run_program(&mut self) -> Trap {
-        if self.system.traces {
+        if self.system.traces || self.state.tracing.is_traced() {
             return self.user.run();
         }
         let mut user = self.user.take();
@@ -431,10 +432,18 @@ impl Thread {
         self.credentials = credentials;
     }
 
-    /// Serves a system call.
     async fn call(&mut self) {
-        let UserRegisters { rax: number, rdi, rsi, rdx, r10, r8, r9, .. } = *self.registers();
-        let result = calls::serve(self, number, [rdi, rsi, rdx, r10, r8, r9]).await;
+        if self.state.tracing.is_traced() {
+            return tracing::call(self).await;
+        }
+        let number = self.registers().rax;
+        self.serve(number).await;
+    }
+
+    /// Serves a system call.
+    pub(crate) async fn serve(&mut self, number: u64) {
+        let Arguments(words) = Arguments::from(&*self.registers());
+        let result = calls::serve(self, number, words).await;
         self.end_call(number, result);
     }
 
@@ -487,7 +496,9 @@ impl Thread {
     /// Returns whether a wait has to end.
     pub fn is_interrupted(&self) -> bool {
         self.state.has_attention()
-            && (self.process.demand(&self.state).is_some() || delivery::has_effect(self))
+            && (self.process.demand(&self.state).is_some()
+                || self.state.tracing.wants_stop()
+                || delivery::has_effect(self))
     }
 
     /// Handles the demands of others: the thread's end, a stop, signals.
@@ -508,8 +519,15 @@ impl Thread {
                 self.state.interrupt();
                 return Flow::Move;
             }
+            if self.state.tracing.wants_stop() {
+                tracing::requested_stop(self).await;
+                continue;
+            }
             match demand {
-                Some(_) => self.process.continued().await,
+                Some(_) => match self.process.stopped_by().filter(|_| self.state.tracing.reports_stop()) {
+                    Some(signal) => tracing::group_stop(self, signal).await,
+                    None => self.process.continued(&self.state).await,
+                },
                 None => match delivery::deliver(self).await {
                     delivery::Delivered::Nothing => return Flow::Continue,
                     delivery::Delivered::Handler | delivery::Delivered::Other => {}

@@ -3,6 +3,7 @@
 use crate::meter::Meter;
 use crate::signals::{AlternateStack, PendingSignals, Signal, SignalActions, SignalSet};
 use crate::thread::Thread;
+use crate::tracing::Tracing;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -47,6 +48,8 @@ pub struct ThreadState {
     /// Whether the thread ends: it takes no lock any more.
     is_ending: AtomicBool,
     waker: Mutex<Option<Waker>>,
+    /// Its tracer.
+    pub tracing: Tracing,
     /// The thread itself while it is parked ([`direct_switch`](crate::direct_switch)).
     pub(crate) parked: Mutex<Option<Box<Thread>>>,
 }
@@ -66,6 +69,7 @@ impl ThreadState {
             has_attention: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             waker: Mutex::new(None),
+            tracing: Tracing::default(),
             parked: Mutex::new(None),
         }
     }

@@ -4,6 +4,7 @@ use super::{CallResult, unsupported};
 use crate::Errno;
 use crate::thread::Thread;
 use alloc::string::String;
+use core::sync::atomic::Ordering;
 use isola_linux_abi::numbers::{GRND_INSECURE, GRND_NONBLOCK, GRND_RANDOM};
 use isola_user_mode::Access;
 
@@ -77,11 +78,16 @@ pub async fn getrandom(thread: &mut Thread, buffer: u64, len: u64, flags: u32) -
     Ok(done as u64)
 }
 
-pub fn personality(_thread: &mut Thread, persona: u32) -> CallResult {
+pub fn personality(thread: &mut Thread, persona: u32) -> CallResult {
     /// The value that only asks.
     const QUERY: u32 = u32::MAX;
-    match persona {
-        0 | QUERY => Ok(0),
-        _ => Err(Errno::EINVAL),
-    }
+    /// `ADDR_NO_RANDOMIZE`: debuggers set it for their programs.
+    const FIXED_ADDRESSES: u32 = 0x4_0000;
+    let is_fixed = &thread.process.has_fixed_addresses;
+    let before = match persona {
+        QUERY => is_fixed.load(Ordering::Relaxed),
+        0 | FIXED_ADDRESSES => is_fixed.swap(persona != 0, Ordering::Relaxed),
+        _ => return Err(unsupported(thread, &alloc::format!("personality {persona:#x}"), Errno::EINVAL)),
+    };
+    Ok(if before { FIXED_ADDRESSES.into() } else { 0 })
 }

@@ -14,6 +14,7 @@ mod ipc;
 mod memory;
 mod process_files;
 mod processes;
+mod ptrace;
 mod rings;
 mod scheduling;
 mod signals;
@@ -246,6 +247,8 @@ calls! {
     __NR_getrusage(who, buffer) => time::getrusage [wait];
     __NR_sysinfo(buffer) => information::sysinfo [wait];
     __NR_times(buffer) => time::times [wait];
+    #[doc = "All threads of a tracer may use it. No SYSEMU, no SECCOMP options, no debug registers; of 64-bit programs only."]
+    __NR_ptrace(request, tid, address, data) => ptrace::ptrace [wait];
     __NR_getuid() => identity::getuid [at_once];
     __NR_getgid() => identity::getgid [at_once];
     __NR_setuid(id) => identity::setuid;
@@ -278,7 +281,7 @@ calls! {
     __NR_rt_sigsuspend(set, len) => signals::rt_sigsuspend [wait];
     __NR_sigaltstack(new, old) => signals::sigaltstack [wait];
     __NR_mknod(path, mode, device) => files::mknod [wait];
-    #[doc = "Linux only."]
+    #[doc = "Linux only; of the flags ADDR_NO_RANDOMIZE."]
     __NR_personality(persona) => information::personality;
     __NR_statfs(path, buffer) => files::statfs [wait];
     __NR_fstatfs(descriptor, buffer) => files::fstatfs [wait];
@@ -434,6 +437,8 @@ calls! {
     __NR_syncfs(descriptor) => files::syncfs [wait];
     __NR_sendmmsg(descriptor, vector, count, flags) => sockets::sendmmsg [wait];
     __NR_getcpu(core, node) => scheduling::getcpu [wait];
+    __NR_process_vm_readv(pid, local, local_count, remote, remote_count, flags) => ptrace::process_vm_readv [wait];
+    __NR_process_vm_writev(pid, local, local_count, remote, remote_count, flags) => ptrace::process_vm_writev [wait];
     #[doc = "As sched_setscheduler."]
     __NR_sched_setattr(tid, attributes, flags) => scheduling::sched_setattr [wait];
     __NR_sched_getattr(tid, attributes, size, flags) => scheduling::sched_getattr [wait];

@@ -11,6 +11,7 @@ use crate::loader::ProgramInput;
 use crate::process::Process;
 use crate::signals::{INFO_LEN, Signal, SignalFacts, SignalInfo};
 use crate::thread::Thread;
+use crate::tracing;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use isola_linux_abi::numbers::{
@@ -282,7 +283,13 @@ async fn wait(
     returns_at_once: bool,
 ) -> Result<Option<WaitedChild<Arc<Process>>>, Errno> {
     let (system, process) = (&thread.system, &thread.process);
-    let check = || system.family.lock().wait(process.pid, selector, options).transpose();
+    let check = || match tracing::wait(system, process, selector, options) {
+        Some(Some(tracee)) => Some(Ok(tracee)),
+        tracees => match system.family.lock().wait(process.pid, selector, options) {
+            Err(Errno::ECHILD) if tracees.is_some() => None,
+            result => result.transpose(),
+        },
+    };
     if returns_at_once {
         return check().transpose();
     }

@@ -26,9 +26,14 @@ fn state(system: &System, process: &Process, thread: Option<&ThreadState>) -> (c
         Some(thread) => thread.is_runnable(),
         None => process.threads().iter().any(|thread| thread.is_runnable()),
     };
+    let is_traced = || match thread {
+        Some(thread) => thread.tracing.is_stopped(),
+        None => process.threads().first().is_some_and(|first| first.tracing.is_stopped()),
+    };
     match () {
         () if is_zombie => ('Z', "zombie"),
         () if is_stopped => ('T', "stopped"),
+        () if is_traced() => ('t', "tracing stop"),
         () if is_runnable() => ('R', "running"),
         () => ('S', "sleeping"),
     }
@@ -46,7 +51,7 @@ fn shown_name(process: &Process, thread: Option<&ThreadState>) -> String {
 pub(crate) fn process_state(system: &System, process: &Process) -> ProcessState {
     match state(system, process, None).0 {
         'Z' => ProcessState::Zombie,
-        'T' => ProcessState::Stopped,
+        'T' | 't' => ProcessState::Stopped,
         'R' => ProcessState::Running,
         _ => ProcessState::Sleeping,
     }
@@ -174,8 +179,12 @@ pub(super) fn status(system: &System, process: &Process, thread: Option<&ThreadS
         format!("{}\t{}\t{}\t{}", ids.real, ids.effective, ids.saved, ids.files)
     };
     let tid = thread.map_or(process.pid, ThreadState::tid);
+    let tracer = match thread {
+        Some(thread) => thread.tracing.tracer(),
+        None => process.tracer.lock().upgrade(),
+    };
     format!(
-        "Name:\t{}\nUmask:\t0022\nState:\t{letter} ({word})\nTgid:\t{}\nNgid:\t0\nPid:\t{tid}\nPPid:\t{}\nTracerPid:\t0\n\
+        "Name:\t{}\nUmask:\t0022\nState:\t{letter} ({word})\nTgid:\t{}\nNgid:\t0\nPid:\t{tid}\nPPid:\t{}\nTracerPid:\t{}\n\
          Uid:\t{}\nGid:\t{}\nFDSize:\t64\nGroups:\t{groups}\n{memory}Threads:\t{}\nSigQ:\t0/4096\nSigPnd:\t{:016x}\n\
          ShdPnd:\t{:016x}\nSigBlk:\t{:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}\nCapInh:\t{:016x}\nCapPrm:\t{:016x}\n\
          CapEff:\t{:016x}\nNoNewPrivs:\t{}\nSeccomp:\t0\nCpus_allowed:\t{mask:x}\nCpus_allowed_list:\t{}\n\
@@ -183,6 +192,7 @@ pub(super) fn status(system: &System, process: &Process, thread: Option<&ThreadS
         shown_name(process, thread),
         process.pid,
         system.family.lock().parent(process.pid),
+        tracer.map_or(0, |tracer| tracer.pid),
         ids(user),
         ids(group),
         process.thread_count(),
