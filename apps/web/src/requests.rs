@@ -1,6 +1,6 @@
 //! The requests of a connection: received data, divided into heads.
 
-use crate::head::{self, MAX_HEAD_BYTES, Parsed};
+use crate::head::{self, Head, MAX_HEAD_BYTES, Parsed};
 use alloc::vec::Vec;
 use isola_iobuf::{Chain, IoBuf};
 
@@ -37,7 +37,19 @@ impl Requests {
         self.next_in_part(answer)
     }
 
-    /// Does the same for a request that arrived in several frames.
+    /// Passes the next request to `answer` if it is valid and contained in one frame. If `answer` returns `false`, or was
+    /// not called, the request stays. Returns whether a request was answered.
+    pub fn answer_whole(&mut self, answer: impl FnOnce(&Head<'_>) -> bool) -> bool {
+        let whole = self.input.front().filter(|_| self.part.is_empty()).map(|front| head::parse(front));
+        let Some(Parsed::Request(head, len)) = whole else { return false };
+        let is_answered = answer(&head);
+        if is_answered {
+            self.input.advance(len);
+        }
+        is_answered
+    }
+
+    /// Does the same as [`Self::next`] for a request that arrived in several frames.
     fn next_in_part<T>(&mut self, answer: impl FnOnce(Parsed<'_>) -> T) -> Option<T> {
         self.gather();
         // If the client sends single bytes, the head is parsed once and not once per byte.

@@ -1,10 +1,13 @@
 //! Connections to a site on a volume: one task each, whose bodies flow from the volume to the socket.
 //!
+//! While the task waits for a request, one that needs no waiting is answered in the event in which it arrived: that of a
+//! short file that is open and in the cache, on the core of the volume.
+//!
 //! **Memory.** A client that does not read holds views of cached blocks: at most the window of its flow and its send
 //! queue. All clients of a core together hold at most a budget, a part of the cell's memory: at half of it, further
 //! responses have small windows, and beyond it the status is 503.
 
-use crate::head::{Parsed, Persistence};
+use crate::head::{Head, Parsed, Persistence};
 use crate::requests::Requests;
 use crate::response::{Prefaces, Status};
 use crate::server::unix_seconds;
@@ -22,7 +25,7 @@ use isola_events::timer::Sleep;
 use isola_events::{Instant, now, sleep_until, timeout};
 use isola_flows::{Flowed, flow};
 use isola_iobuf::Chain;
-use isola_net::{StreamError, TcpStream, latency};
+use isola_net::{EarlyRead, StreamError, TcpConnection, TcpStream, latency};
 use isola_volumes::{FileError, FileSource, SharedFile, SharedVolume, Volume};
 
 /// The maximum number of connections per core. Further connections get the status 503.
@@ -123,6 +126,7 @@ enum AnyResponse {
 }
 
 /// The bytes that a connection may hold, counted against the core's budget.
+#[derive(Debug)]
 struct Holding {
     bytes: usize,
     budget: usize,
@@ -166,15 +170,21 @@ enum Ended {
 pub async fn serve(mut stream: TcpStream, directory: Directory) {
     CORE.count.set(CORE.count.get() + 1);
     let holding = Holding { bytes: 0, budget: directory.budget };
-    let mut client = Client {
-        stream: &mut stream,
-        directory,
-        requests: Requests::default(),
-        holding,
-        limit: WINDOW,
-        input_deadline: MovingDeadline::default(),
-    };
+    let shared = Rc::new(Shared {
+        requests: RefCell::default(),
+        holding: RefCell::new(holding),
+        limit: Cell::new(WINDOW),
+        news: Cell::new(false),
+        is_served: Cell::new(false),
+    });
+    if directory.volume.core() == current_core() {
+        let early = shared.clone();
+        stream.set_early_reader(move |connection, data| early.receive(connection, data));
+    }
+    let mut client =
+        Client { stream: &mut stream, directory, shared, input_deadline: MovingDeadline::default() };
     let ended = client.run().await;
+    stream.remove_early_reader();
     if let Ended::AfterResponse = ended {
         stream.shutdown();
         let _ = timeout(END, async { while let Ok(Some(_)) = stream.read().await {} }).await;
@@ -210,11 +220,58 @@ impl MovingDeadline {
 struct Client<'a> {
     stream: &'a mut TcpStream,
     directory: Directory,
-    requests: Requests,
-    holding: Holding,
-    /// The limit of the send queue.
-    limit: usize,
+    shared: Rc<Shared>,
     input_deadline: MovingDeadline,
+}
+
+/// The state of a connection that its task shares with its early reader.
+struct Shared {
+    requests: RefCell<Requests>,
+    holding: RefCell<Holding>,
+    /// The limit of the send queue.
+    limit: Cell<usize>,
+    /// Whether the early reader has left something to the waiting task: a request, or bytes to count again.
+    news: Cell<bool>,
+    /// Whether the early reader has answered a request during the current wait.
+    is_served: Cell<bool>,
+}
+
+impl Shared {
+    /// Answers requests that need no waiting, while the task waits for one.
+    fn receive(&self, connection: &TcpConnection, data: Chain) -> EarlyRead {
+        let mut requests = self.requests.borrow_mut();
+        requests.receive(data);
+        let (mut holding, site) = (self.holding.borrow_mut(), CORE.site.borrow());
+        let counts_nothing = holding.bytes == 0;
+        let mut answer = |head: &Head<'_>| {
+            if head.persistence == Persistence::Close {
+                return false;
+            }
+            let Some(mut response) = site.as_ref().and_then(|site| site.answer_at_once(head, &prefaces()))
+            else {
+                return false;
+            };
+            let unacknowledged = self.limit.get().saturating_sub(connection.space());
+            holding.set(unacknowledged + response.len()) && connection.send(&mut response).is_ok()
+        };
+        while requests.has_begun() && requests.answer_whole(&mut answer) {
+            latency::answered(1);
+            self.is_served.set(true);
+        }
+        // The task counts bytes again each second while there are some.
+        let news = requests.has_begun() || (counts_nothing && holding.bytes > 0);
+        self.news.set(news);
+        if news { EarlyRead::WakeReader } else { EarlyRead::Complete }
+    }
+}
+
+/// The end of a wait for data.
+enum Input {
+    Read(Result<Option<Chain>, StreamError>),
+    /// The early reader has left something.
+    News,
+    /// Nothing arrived in time.
+    None,
 }
 
 /// A request, or the response to one that was rejected.
@@ -225,12 +282,12 @@ enum Received {
 
 impl Client<'_> {
     async fn run(&mut self) -> Ended {
-        self.stream.set_send_limit(self.limit);
+        self.stream.set_send_limit(self.shared.limit.get());
         if CORE.count.get() > MAX_CONNECTIONS {
             return self.refuse(Status::ServiceUnavailable).await;
         }
         loop {
-            let received = self.requests.next(|parsed| match parsed {
+            let received = self.shared.requests.borrow_mut().next(|parsed| match parsed {
                 Parsed::Request(head, _) => Some(Received::Request(Request::new(&head))),
                 Parsed::Refused(refusal, _) => {
                     let response = refused(&prefaces(), &refusal);
@@ -259,18 +316,21 @@ impl Client<'_> {
 
     /// Waits for data.
     async fn receive(&mut self) -> Result<(), Ended> {
-        let has_begun = self.requests.has_begun();
+        let has_begun = self.shared.requests.borrow().has_begun();
         let mut left = if has_begun { HEAD } else { IDLE };
         loop {
             self.count_unacknowledged();
-            let step = if self.holding.bytes > 0 { left.min(RECOUNT) } else { left };
+            let step = if self.shared.holding.borrow().bytes > 0 { left.min(RECOUNT) } else { left };
             match self.read_for(step).await {
-                Some(Ok(Some(data))) => {
-                    self.requests.receive(data);
+                Input::Read(Ok(Some(data))) => {
+                    self.shared.requests.borrow_mut().receive(data);
                     return Ok(());
                 }
-                Some(Ok(None) | Err(_)) => return Err(Ended::AtOnce),
-                None => left -= step,
+                Input::Read(Ok(None) | Err(_)) => return Err(Ended::AtOnce),
+                Input::News => return Ok(()),
+                // The client's time begins anew with each request.
+                Input::None if self.shared.is_served.take() => return Ok(()),
+                Input::None => left -= step,
             }
             if left.is_zero() {
                 return Err(if has_begun {
@@ -282,24 +342,34 @@ impl Client<'_> {
         }
     }
 
-    /// Reads data; returns `None` after `limit`.
-    async fn read_for(&mut self, limit: Duration) -> Option<Result<Option<Chain>, StreamError>> {
+    /// Reads data, or waits for what the early reader leaves, for `limit`.
+    async fn read_for(&mut self, limit: Duration) -> Input {
         let deadline = now() + limit;
-        let Self { stream, input_deadline, .. } = self;
-        poll_fn(|context| match stream.poll_read(context) {
-            Poll::Ready(result) => Poll::Ready(Some(result)),
-            Poll::Pending if input_deadline.has_passed(deadline, context) => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
+        let Self { stream, input_deadline, shared, .. } = self;
+        poll_fn(|context| {
+            if shared.news.take() {
+                return Poll::Ready(Input::News);
+            }
+            match stream.poll_read(context) {
+                Poll::Ready(result) => Poll::Ready(Input::Read(result)),
+                Poll::Pending if input_deadline.has_passed(deadline, context) => Poll::Ready(Input::None),
+                Poll::Pending => Poll::Pending,
+            }
         })
         .await
     }
 
     /// Counts the bytes in the send queue, which the client has not acknowledged.
     fn count_unacknowledged(&mut self) {
-        let unacknowledged = self.limit.saturating_sub(self.stream.send_space());
-        if unacknowledged < self.holding.bytes {
-            self.holding.set(unacknowledged);
+        let unacknowledged = self.unacknowledged();
+        let mut holding = self.shared.holding.borrow_mut();
+        if unacknowledged < holding.bytes {
+            holding.set(unacknowledged);
         }
+    }
+
+    fn unacknowledged(&self) -> usize {
+        self.shared.limit.get().saturating_sub(self.stream.send_space())
     }
 
     async fn serve(&mut self, request: Request) -> Result<Persistence, Ended> {
@@ -322,15 +392,15 @@ impl Client<'_> {
     }
 
     async fn respond(&mut self, head: Chain, body: Option<(FileSource, u64)>) -> Result<(), Ended> {
-        let window = self.holding.window();
+        let window = self.shared.holding.borrow().window();
         let body_len = body.as_ref().map_or(0, |(_, len)| usize::try_from(*len).unwrap_or(usize::MAX));
-        let unacknowledged = self.limit.saturating_sub(self.stream.send_space());
         let len = head.len().saturating_add(body_len);
-        if !self.holding.set(unacknowledged + len.min(2 * window)) {
+        let held = self.unacknowledged() + len.min(2 * window);
+        if !self.shared.holding.borrow_mut().set(held) {
             return Err(self.refuse(Status::ServiceUnavailable).await);
         }
-        if window != self.limit {
-            self.limit = window;
+        if window != self.shared.limit.get() {
+            self.shared.limit.set(window);
             self.stream.set_send_limit(window);
         }
         self.send(head).await?;
@@ -364,6 +434,7 @@ impl Client<'_> {
 
     /// Sends a response that ends the connection.
     async fn refuse(&mut self, status: Status) -> Ended {
+        self.stream.remove_early_reader();
         let method = crate::head::Method::Get;
         let text = page(&prefaces(), status, Persistence::Close, method, "");
         match self.send(text.into()).await {

@@ -123,8 +123,12 @@ impl Request {
 
     /// Returns the path without its query.
     fn path(&self) -> &str {
-        self.target.split(['?', '#']).next().unwrap_or_default()
+        path_of(&self.target)
     }
+}
+
+fn path_of(target: &str) -> &str {
+    target.split(['?', '#']).next().unwrap_or_default()
 }
 
 /// The part of a file that follows the head of a response.
@@ -341,6 +345,14 @@ impl VolumeSite {
             Ok(Found::Nothing) => self.not_found(&head, prefaces).await,
             Err(_) => only(page(prefaces, Status::InternalServerError, head.persistence, head.method, "")),
         }
+    }
+
+    /// Answers a request without waiting, if its file is open, short and in the cache.
+    pub fn answer_at_once(&self, head: &Head<'_>, prefaces: &Prefaces) -> Option<Chain> {
+        let path: alloc::borrow::Cow<'_, [u8]> = percent_decode_str(path_of(head.target)).into();
+        let entry = self.find_open(&path).filter(|entry| entry.len <= MOST_TOGETHER as u64)?;
+        let Response { head, body } = file_response(head, &entry, prefaces);
+        body.is_none().then_some(head)
     }
 
     async fn not_found(&self, head: &Head<'_>, prefaces: &Prefaces) -> Response<Rc<OpenEntry>> {

@@ -235,6 +235,61 @@ fn all_cores_serve_files_larger_than_the_cache() {
     }
 }
 
+/// Requests that are answered as they arrive, and those that the connection's task answers, alternate on one connection.
+#[test]
+fn requests_of_a_connection_are_answered_in_order_in_all_divisions_into_frames() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    test(1, &SimDisk::new(image(|_| {})), nothing, || async {
+        // Each in the table of open files, some after the first pass only.
+        let paths = ["/letters.txt", "/none", "/sub/", "/large.bin", "/letters.txt", "/sub", "/"];
+        let status = [200, 404, 200, 200, 200, 301, 200];
+        let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").into_bytes();
+        let text = paths.map(request).concat();
+        let expected = [&b"abcdefghijklmnopqrstuvwxyz"[..], MISSING, b"<h1>sub</h1>", &large()];
+        for piece in [text.len(), 1, 7, 40, 100] {
+            let mut stream = dial(80).await;
+            for part in text.chunks(piece) {
+                stream.write(IoBuf::copy_from_slice(part).into()).await.unwrap();
+                if piece < text.len() {
+                    sleep(Duration::from_micros(200)).await;
+                }
+            }
+            // An unfinished request, whose rest comes after the answers to the others, and which ends the connection.
+            let (first, rest) = ("GET / HTTP/1.1\r\nHo", "st: x\r\nConnection: close\r\n\r\n");
+            stream.write(IoBuf::from_static(first.as_bytes()).into()).await.unwrap();
+            let mut all = Chain::new();
+            while all.len() < LARGE || !all.to_vec().ends_with(b"<h1>index</h1>") {
+                all.append(stream.read().await.unwrap().expect("the connection stays"));
+            }
+            stream.write(IoBuf::from_static(rest.as_bytes()).into()).await.unwrap();
+            let mut all = all.to_vec();
+            all.extend(read_all(&mut stream).await);
+            let all = responses(&all, &["GET"; 8]);
+            assert_eq!(all.iter().map(|one| one.status).collect::<Vec<_>>()[..7], status, "{piece}");
+            assert!(all.iter().zip(expected).all(|(one, body)| one.body == body), "{piece}");
+            assert_eq!((all[7].status, all[7].body.as_slice()), (200, &b"<h1>index</h1>"[..]));
+        }
+        // The client asks without reading: the server neither answers in vain nor loses a request.
+        let mut stream = dial(80).await;
+        stream.set_receive_window(2048);
+        let mut count = 0;
+        let ask = request("/letters.txt");
+        let writes = async {
+            loop {
+                stream.write(IoBuf::copy_from_slice(&ask).into()).await.unwrap();
+                count += 1;
+            }
+        };
+        assert!(timeout(Duration::from_millis(300), writes).await.is_err());
+        stream.set_receive_window(1 << 20);
+        stream.shutdown();
+        let all = read_all(&mut stream).await;
+        assert_eq!(all.windows(10).filter(|bytes| *bytes == b"qrstuvwxyz").count(), count);
+    });
+}
+
 #[test]
 fn a_changed_or_replaced_file_is_served_anew() {
     if !need(Need::E2fsprogs) {

@@ -13,6 +13,18 @@ use isola_events::{current_activity, spawn};
 use isola_iobuf::Chain;
 use isola_net_stack::{ConnId, FailReason, StreamEnd};
 
+/// A function that gets received data in the event in which it arrived.
+pub(crate) type EarlyReader = Box<dyn FnMut(&TcpConnection, Chain) -> EarlyRead>;
+
+/// The outcome of an early read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlyRead {
+    /// The task that waits to read continues to wait.
+    Complete,
+    /// The task is woken.
+    WakeReader,
+}
+
 /// A connection of this core.
 pub(crate) struct Connection {
     pub id: ConnId,
@@ -23,6 +35,9 @@ pub(crate) struct Connection {
     pub ended: Cell<Option<Option<FailReason>>>,
     pub reader: Cell<Option<Waker>>,
     pub writer: Cell<Option<Waker>>,
+    /// The function that gets received data before the waiting reader is woken. Taken out during a call.
+    early_reader: Cell<Option<EarlyReader>>,
+    has_early_reader: Cell<bool>,
     /// The handler, which is called instead of waking tasks. Taken out during a call.
     handler: Cell<Option<Box<dyn ConnectionHandler>>>,
     /// The activity of the handler's work; `None` without a handler.
@@ -45,6 +60,8 @@ impl Connection {
             ended: Cell::new(None),
             reader: Cell::new(None),
             writer: Cell::new(None),
+            early_reader: Cell::new(None),
+            has_early_reader: Cell::new(false),
             handler: Cell::new(None),
             activity: Cell::new(None),
             own_activity: Cell::new(None),
@@ -127,7 +144,31 @@ impl Connection {
         self.unread.set(true);
         match self.activity.get() {
             Some(activity) => Self::deliver(&TcpConnection::new(self), activity),
+            None if self.has_early_reader.get() => self.read_early(),
             None => wake(&self.reader),
+        }
+    }
+
+    /// Sets the function that gets received data while a task waits to read, or none.
+    pub fn set_early_reader(&self, early_reader: Option<EarlyReader>) {
+        self.has_early_reader.set(early_reader.is_some());
+        self.early_reader.set(early_reader);
+    }
+
+    /// Passes received data to the early reader if a task waits to read, which is woken if that is asked for, or at the
+    /// end of the peer's stream. A task that does something else reads the data later.
+    fn read_early(self: Rc<Self>) {
+        let Some(reader) = self.reader.take() else { return };
+        self.reader.set(Some(reader));
+        let Some(mut early_reader) = self.early_reader.take() else { return };
+        let (data, at_end) = self.take();
+        let wakes_reader = !data.is_empty()
+            && early_reader(&TcpConnection::new(self.clone()), data) == EarlyRead::WakeReader;
+        if self.has_early_reader.get() {
+            self.early_reader.set(Some(early_reader));
+        }
+        if wakes_reader || at_end == StreamEnd::Yes {
+            wake(&self.reader);
         }
     }
 

@@ -100,6 +100,7 @@ pub use activity_rules::{
     ActivityRuleError, MAX_ACTIVITY_RULES, activity_rules, add_activity_rule, clear_activity_rules,
 };
 pub use byte_stream::ByteStream;
+pub use connection::EarlyRead;
 pub use device::{set_polling, write_report, write_statistics};
 pub use filter::{Filter, filter};
 pub use flow::{Relayed, relay};

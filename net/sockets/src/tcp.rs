@@ -1,7 +1,7 @@
 //! TCP: listening, connecting, and streams.
 
 use crate::attribution::owner_of;
-use crate::connection::Connection;
+use crate::connection::{Connection, EarlyRead};
 use crate::core_network::{NETWORK, stack_now};
 use crate::handler::{ConnectionHandler, TcpConnection};
 use crate::interface;
@@ -176,6 +176,24 @@ impl TcpStream {
         context: &mut core::task::Context<'_>,
     ) -> Poll<Result<Option<Chain>, StreamError>> {
         self.poll_incoming(context)
+    }
+
+    /// Sets a function that takes received data while a task waits in [`Self::read`], in the event in which the data
+    /// arrived: a request that can be answered at once then costs no event and no poll of the task. The function must
+    /// not block. It keeps what it does not process, and says whether the task is to be woken for that; the task looks
+    /// there before it reads. At the end of the peer's stream, and for data that arrives while no task waits, the task
+    /// reads as usual. A task that stops waiting for another reason [removes](Self::remove_early_reader) the function
+    /// before it does anything else.
+    pub fn set_early_reader(
+        &mut self,
+        early_reader: impl FnMut(&TcpConnection, Chain) -> EarlyRead + 'static,
+    ) {
+        self.connection.set_early_reader(Some(Box::new(early_reader)));
+    }
+
+    /// Removes the function of [`Self::set_early_reader`].
+    pub fn remove_early_reader(&mut self) {
+        self.connection.set_early_reader(None);
     }
 
     /// Reads like [`Self::poll_read`], for the reading half.

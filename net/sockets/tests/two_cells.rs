@@ -7,14 +7,18 @@ use isola_events::{current_activity, elsewhere, register_activity, sleep, spawn_
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::udp::UdpBindError;
-use isola_net::{FailReason, StreamError, TcpStream, UdpSocket, connect, listen, set_polling};
+use isola_net::{EarlyRead, FailReason, StreamError, TcpStream, UdpSocket, connect, listen, set_polling};
 use isola_net_stack::BindError;
 use isola_platform::CoreIndex;
 use isola_test_cells::{SERVER, dial, read_exactly, run_server_and_client};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 fn address_of(port: u16) -> SocketAddr {
@@ -60,6 +64,78 @@ fn a_stream_transfers_megabytes_in_both_directions() {
 #[test]
 fn a_stream_transfers_megabytes_over_a_lossy_link() {
     run_server_and_client(2, Loss::EveryNth(37), || serve_echo(7), transfer);
+}
+
+/// The early reader keeps what it reads until a line ends, and wakes the task for each line that begins with `!`.
+#[test]
+fn an_early_reader_gets_what_arrives_while_the_task_waits_and_wakes_it_when_it_asks() {
+    static POLLS: AtomicU64 = AtomicU64::new(0);
+    async fn serve() {
+        let listening = listen(9, 64, |mut stream: TcpStream| async move {
+            let kept = Rc::new(RefCell::new(Vec::new()));
+            let early = kept.clone();
+            stream.set_early_reader(move |connection, data| {
+                let mut kept = early.borrow_mut();
+                kept.extend(data.to_vec());
+                if kept.first() == Some(&b'!') {
+                    return EarlyRead::WakeReader;
+                }
+                if kept.ends_with(b"\n") {
+                    let answer = IoBuf::copy_from_slice(format!("early {}", kept.len()).as_bytes());
+                    connection.send(&mut answer.into()).unwrap();
+                    kept.clear();
+                }
+                EarlyRead::Complete
+            });
+            let mut result = Ok(Some(Chain::new()));
+            while let Ok(Some(data)) = result {
+                if !data.is_empty() {
+                    // It arrived before the task waited.
+                    let answer = format!("early {}", data.len());
+                    stream.write(IoBuf::copy_from_slice(answer.as_bytes()).into()).await.unwrap();
+                }
+                if !kept.borrow().is_empty() {
+                    // What arrives meanwhile is not for the early reader: the task is not waiting for data.
+                    sleep(Duration::from_millis(20)).await;
+                    kept.borrow_mut().clear();
+                    stream.write(IoBuf::from_static(b"late").into()).await.unwrap();
+                    let rest = stream.read().await.unwrap().unwrap();
+                    stream.write(rest).await.unwrap();
+                }
+                result = poll_fn(|context| {
+                    POLLS.fetch_add(1, Ordering::Relaxed);
+                    match kept.borrow().is_empty() {
+                        true => stream.poll_read(context),
+                        false => Poll::Ready(Ok(Some(Chain::new()))),
+                    }
+                })
+                .await;
+            }
+            assert_eq!(result.unwrap().map(|data| data.len()), None);
+            stream.remove_early_reader();
+            stream.write(IoBuf::from_static(b"end").into()).await.unwrap();
+        })
+        .unwrap();
+        std::future::pending::<()>().await;
+        drop(listening);
+    }
+    run_server_and_client(1, Loss::Never, serve, || async {
+        let mut stream = dial(9).await;
+        for _ in 0..50 {
+            stream.write(IoBuf::from_static(b"12345678\n").into()).await.unwrap();
+            assert_eq!(read_exactly(&mut stream, 7).await, b"early 9");
+        }
+        let polls = POLLS.load(Ordering::Relaxed);
+        assert!(polls <= 3, "{polls} polls");
+        stream.write(IoBuf::from_static(b"!\n").into()).await.unwrap();
+        sleep(Duration::from_millis(5)).await;
+        stream.write(IoBuf::from_static(b"rest\n").into()).await.unwrap();
+        assert_eq!(read_exactly(&mut stream, 9).await, b"laterest\n");
+        stream.write(IoBuf::from_static(b"1\n").into()).await.unwrap();
+        assert_eq!(read_exactly(&mut stream, 7).await, b"early 2");
+        stream.shutdown();
+        assert_eq!(read_exactly(&mut stream, 3).await, b"end");
+    });
 }
 
 #[test]
