@@ -5,6 +5,7 @@
 //! | [`memory`] | the shared memory, by device address | |
 //! | [`queue`] | the split ring: takes chains, returns them | 2.6, 2.7 |
 //! | [`block`] | requests of a block device | 5.2 |
+//! | [`net`] | frames of a network device | 5.1 |
 //!
 //! ```text
 //!   driver in the client cell                     this crate in the service cell
@@ -21,7 +22,8 @@
 //!
 //! The state machines know no cell, channel or event loop; their caller polls them, and notifies the driver.
 //!
-//! Not here: the introduction of the two cells (`isola_abi::service`), and the disk behind the requests.
+//! Not here: the introduction of the two cells (`isola_abi::service`), and the disk or network behind the
+//! requests.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -29,6 +31,7 @@ extern crate alloc;
 
 pub mod block;
 pub mod memory;
+pub mod net;
 pub mod queue;
 
 pub use memory::{DriverMemory, OutsideMemory};
