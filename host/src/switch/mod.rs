@@ -9,7 +9,7 @@
 //! | [`fabric`] | the forwarding decision: [`fabric::Fabric`], without sockets |
 //! | [`guard`] | the addresses that a port may use |
 //! | [`host_wall`] | the filter towards the host's own services |
-//! | [`frame`] | the parser of frames |
+//! | `frame` | the parser of frames, of `isola-switch` |
 //! | [`link`] | a stream of frames to QEMU |
 //! | [`process`] | the poll loop |
 //! | [`control`] | the control protocol between commands and the switch |
@@ -18,10 +18,11 @@
 
 pub mod control;
 pub mod fabric;
-pub mod frame;
 pub mod guard;
 pub mod host_wall;
 pub mod link;
 pub mod process;
 #[cfg(test)]
 mod tests;
+
+pub use isola_switch::frame;

@@ -82,6 +82,8 @@ const LAYERS: &[Layer] = &[
     // Rings between cells, which know no cell; and channels over them.
     Layer { name: "link rings", folders: &["link/rings", "link/virtio"], may_use: &[] },
     Layer { name: "link", folders: &["link"], may_use: &["abi", "iobuf", "platform", "cell", "link rings"] },
+    // The switch between cells, which knows no cell.
+    Layer { name: "switch", folders: &["net/switch"], may_use: &[] },
     // Service cells: devices of a cell for others, over links.
     Layer {
         name: "link services",
@@ -169,7 +171,7 @@ const LAYERS: &[Layer] = &[
     },
     // Programs on the user's machine.
     Layer { name: "root images", folders: &["host/root-image"], may_use: &[] },
-    Layer { name: "host", folders: &["host"], may_use: &["abi", "root images"] },
+    Layer { name: "host", folders: &["host"], may_use: &["abi", "root images", "switch"] },
     // The tests' prerequisites and claims: crates that depend on no package of the tree.
     Layer { name: "test tools", folders: &["tests/need", "tests/proves"], may_use: &[] },
     Layer { name: "tests", folders: &["tests"], may_use: &["abi", "host", "test tools"] },

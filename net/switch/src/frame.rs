@@ -3,7 +3,7 @@
 //! Every field comes from a cell or from the network: a packet that is shorter than its own lengths demand is
 //! [`Payload::Other`].
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// An Ethernet hardware address.
 pub type Mac = [u8; 6];
