@@ -21,8 +21,8 @@
 //! acknowledged the settlement. Therefore no block is returned by the cell and granted to it at the same time.
 //!
 //! `unplugged_ranges` lists the parts of the cell's original memory, and of blocks plugged later, that the cell no
-//! longer owns. The cell consults the list before it maps memory in its region area. While the supervisor changes an
-//! entry, the entry's length is 0; no reader therefore sees memory that the cell owns in the list.
+//! longer owns. The cell consults the list before it maps memory in its region area. An entry is one word, so no reader
+//! sees a mixture of two ranges.
 
 use crate::id::{PhysAddr, PhysRange};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -31,7 +31,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub const MAX_OFFERED: usize = 32;
 
 /// The maximum number of unplugged ranges of a cell. A block that would exceed it stays with the cell.
-pub const MAX_UNPLUGGED: usize = 32;
+///
+/// A cell of 256 MiB has 128 chunks, so it can return any set of them.
+pub const MAX_UNPLUGGED: usize = 64;
 
 /// The alignment of a block's start and length, in bytes.
 pub const CHUNK: u64 = 2 << 20;
@@ -40,7 +42,7 @@ const _: () = assert!(MAX_OFFERED <= u32::BITS as usize);
 
 /// The supervisor's reclaim request, in the descriptor's live words.
 #[repr(C)]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct UnplugRequest {
     /// The number of the latest request, incremented with each request; stored last (release).
     number: AtomicU32,
@@ -56,7 +58,7 @@ pub struct UnplugRequest {
     unplugged_entries: AtomicU32,
     /// Unused.
     reserved: AtomicU32,
-    unplugged_ranges: [BlockWords; MAX_UNPLUGGED],
+    unplugged_ranges: [ChunksWord; MAX_UNPLUGGED],
 }
 
 /// The cell's answer to a reclaim request, in its report.
@@ -76,7 +78,7 @@ pub struct UnplugOffer {
     blocks: [BlockWords; MAX_OFFERED],
 }
 
-/// A block of memory; a length of 0 means an empty entry.
+/// An offered block of memory.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct BlockWords {
@@ -92,7 +94,7 @@ pub enum Shortfall {
     None = 0,
     /// The cell has more free blocks, and offers them at the next request.
     More = 1,
-    /// More blocks may be free shortly: cores are returning their caches.
+    /// More blocks may be free shortly: cores are returning their caches, or holders are freeing memory.
     Soon = 2,
     /// The remaining memory is in use, or the cell would be short of memory without it.
     InUse = 3,
@@ -123,19 +125,36 @@ pub struct Settlement {
     pub taken: u32,
 }
 
-impl BlockWords {
+/// A range of whole chunks in one word: the number of the first chunk in the high half, the number of chunks in the low
+/// half; 0 means an empty entry.
+#[repr(transparent)]
+#[derive(Debug)]
+struct ChunksWord(AtomicU64);
+
+impl ChunksWord {
     fn read(&self) -> Option<PhysRange> {
-        let len_bytes = self.len_bytes.load(Ordering::Acquire);
-        let start = PhysAddr(self.start.load(Ordering::Acquire));
-        let is_whole = len_bytes > 0 && self.len_bytes.load(Ordering::Acquire) == len_bytes;
-        is_whole.then(|| PhysRange::new(start, len_bytes))
+        let word = self.0.load(Ordering::Acquire);
+        let (first, count) = (word >> 32, word & u64::from(u32::MAX));
+        (count > 0).then(|| PhysRange::new(PhysAddr(first * CHUNK), count * CHUNK))
     }
 
-    fn write(&self, block: PhysRange) {
-        if self.read() != Some(block) {
-            self.len_bytes.store(0, Ordering::Release);
-            self.start.store(block.start.0, Ordering::Release);
-            self.len_bytes.store(block.len_bytes, Ordering::Release);
+    /// Stores a range, whose start and length are multiples of [`CHUNK`].
+    fn write(&self, range: PhysRange) {
+        self.0.store(range.start.0 / CHUNK << 32 | range.len_bytes / CHUNK, Ordering::Release);
+    }
+}
+
+impl Default for UnplugRequest {
+    fn default() -> Self {
+        Self {
+            number: AtomicU32::new(0),
+            settled: AtomicU32::new(0),
+            len_bytes: AtomicU64::new(0),
+            taken: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            unplugged_entries: AtomicU32::new(0),
+            reserved: AtomicU32::new(0),
+            unplugged_ranges: [const { ChunksWord(AtomicU64::new(0)) }; MAX_UNPLUGGED],
         }
     }
 }
@@ -187,14 +206,14 @@ impl UnplugRequest {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Publishes the unplugged ranges, at most [`MAX_UNPLUGGED`]. For the supervisor.
+    /// Publishes the unplugged ranges, at most [`MAX_UNPLUGGED`], of whole chunks. For the supervisor.
     pub fn set_unplugged(&self, unplugged_ranges: &[PhysRange]) {
         let before = self.unplugged_entries.load(Ordering::Relaxed);
         self.unplugged_entries.store(before.max(unplugged_ranges.len() as u32), Ordering::Release);
         for (index, entry) in self.unplugged_ranges.iter().enumerate() {
             match unplugged_ranges.get(index) {
                 Some(unplugged_range) => entry.write(*unplugged_range),
-                None => entry.len_bytes.store(0, Ordering::Release),
+                None => entry.write(PhysRange::default()),
             }
         }
         self.unplugged_entries.store(unplugged_ranges.len() as u32, Ordering::Release);
@@ -203,7 +222,7 @@ impl UnplugRequest {
     /// Returns the unplugged ranges.
     pub fn unplugged_ranges(&self) -> impl Iterator<Item = PhysRange> {
         let entries = self.unplugged_entries.load(Ordering::Acquire) as usize;
-        self.unplugged_ranges.iter().take(entries).filter_map(BlockWords::read)
+        self.unplugged_ranges.iter().take(entries).filter_map(ChunksWord::read)
     }
 
     /// Returns whether any byte of `memory` is in an unplugged range. Costs one load while there are no ranges.
@@ -212,7 +231,7 @@ impl UnplugRequest {
         let meets = |unplugged_range: PhysRange| {
             unplugged_range.start < memory.end() && memory.start < unplugged_range.end()
         };
-        self.unplugged_ranges.iter().take(entries).filter_map(BlockWords::read).any(meets)
+        self.unplugged_ranges.iter().take(entries).filter_map(ChunksWord::read).any(meets)
     }
 }
 

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use isola_abi::descriptor::LiveWords;
 use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
+use isola_abi::unplug::CHUNK;
 
 const MIB: u64 = 1 << 20;
 
@@ -200,19 +201,19 @@ fn device_addresses_of_regions_are_found_piece_by_piece() {
 #[test]
 fn plugged_blocks_belong_to_the_cell_until_they_are_unplugged() {
     let live: &LiveWords = Box::leak(Box::default());
-    let pool = PhysRange::new(PhysAddr(8 * MIB), 2 * MIB);
+    let pool = PhysRange::new(PhysAddr(16 * MIB), 4 * MIB);
     let own = OwnMemory::new(alloc::vec![pool], None, live);
     let phys = |at: u64| own.phys(NonNull::new(at as *mut u8).unwrap(), PAGE_SIZE).map(|phys| phys.0);
-    assert_eq!((phys(8 * MIB), phys(4 * MIB), own.frame(PhysAddr(4 * MIB))), (Some(8 * MIB), None, None));
-    assert!(live.plugged_memory.push(PhysRange::new(PhysAddr(4 * MIB), 2 * MIB), NodeId(0)));
-    assert_eq!((phys(4 * MIB), phys(6 * MIB - PAGE_SIZE)), (Some(4 * MIB), Some(6 * MIB - PAGE_SIZE)));
-    assert_eq!((phys(2 * MIB), phys(6 * MIB)), (None, None));
+    assert_eq!((phys(16 * MIB), phys(4 * MIB), own.frame(PhysAddr(4 * MIB))), (Some(16 * MIB), None, None));
+    assert!(live.plugged_memory.push(PhysRange::new(PhysAddr(4 * MIB), 4 * MIB), NodeId(0)));
+    assert_eq!((phys(4 * MIB), phys(8 * MIB - PAGE_SIZE)), (Some(4 * MIB), Some(8 * MIB - PAGE_SIZE)));
+    assert_eq!((phys(2 * MIB), phys(8 * MIB)), (None, None));
     assert!(own.frame(PhysAddr(5 * MIB)).is_some());
     // Unplugged ranges of the pool and of blocks do not belong to the cell; their neighbours do.
-    live.unplug_request
-        .set_unplugged(&[PhysRange::new(PhysAddr(4 * MIB), MIB), PhysRange::new(PhysAddr(9 * MIB), MIB)]);
-    assert_eq!((phys(4 * MIB), own.frame(PhysAddr(5 * MIB - 1)), phys(9 * MIB)), (None, None, None));
-    assert_eq!((phys(5 * MIB), phys(8 * MIB)), (Some(5 * MIB), Some(8 * MIB)));
+    let chunk = |at: u64| PhysRange::new(PhysAddr(at), CHUNK);
+    live.unplug_request.set_unplugged(&[chunk(4 * MIB), chunk(18 * MIB)]);
+    assert_eq!((phys(4 * MIB), own.frame(PhysAddr(6 * MIB - 1)), phys(18 * MIB)), (None, None, None));
+    assert_eq!((phys(6 * MIB), phys(16 * MIB)), (Some(6 * MIB), Some(16 * MIB)));
 }
 
 /// Returns a region area with two pages at `REGIONS`, the second of which is pinned; and the pool.

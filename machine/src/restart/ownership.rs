@@ -15,10 +15,12 @@ use crate::memory::{Region, direct};
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, compiler_fence};
 use isola_abi::descriptor::Core;
-use isola_abi::id::{PhysAddr, PhysRange};
+use isola_abi::growth::MAX_PLUGGED_BLOCKS;
+use isola_abi::id::{MAX_CORES, PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::management::{MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_CELLS};
 use isola_abi::stage::Stage;
+use isola_abi::unplug::MAX_UNPLUGGED;
 use serde::{Deserialize, Serialize};
 
 /// The most cells with resources: the most cells at a time, and as many in quarantine.
@@ -37,7 +39,10 @@ pub const MAX_SAVED_STATE: usize = MAX_ARGUMENT_BYTES + 8 * MAX_ARGUMENTS + 2048
 const RANGE_BYTES: u64 = 20;
 
 /// The most ranges that a cell may gain after it was built.
-const MORE_RANGES: u64 = 128;
+const MORE_RANGES: u64 = 192;
+
+// Each plugged block, each unplugged range, and the stacks of each core slot can add one.
+const _: () = assert!(MORE_RANGES >= (MAX_PLUGGED_BLOCKS + MAX_UNPLUGGED + MAX_CORES) as u64);
 
 /// The resources of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -33,11 +33,11 @@ use isola_supervisor_core::trusted_core::{OwnedCell, Scattered, UnpluggedBlocks}
 /// How long a cell may take for a reclaim request, in ns. Generous: the cell answers between two events.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// How long all reclaim requests for one resize may take together, in ns: a cell that returns something has the time of
-/// [`PATIENCE_NS`] for the rest.
+/// How long all reclaim requests for one resize may take together, in ns: a cell that returns something, or says that it
+/// will soon, has the time of [`PATIENCE_NS`] for the rest.
 const ALL_PATIENCE_NS: u64 = 4 * PATIENCE_NS;
 
-/// If a cell's cores are still returning cached memory, the time until the cell is asked again, in ns.
+/// If a cell will have more free memory soon, the time until the cell is asked again, in ns.
 const SOON_NS: u64 = 1_000_000;
 
 /// How often the cell is asked again for that reason.
@@ -389,7 +389,9 @@ impl Cell {
         };
         let was_refused =
             blocks.iter().filter(|block| block.len_bytes > 0).count() as u32 != taken.count_ones();
-        if took > 0 {
+        // A loan waits for a lender that frees nothing no longer than the first time.
+        let is_request = matches!(shrink.purpose, Purpose::Request(_));
+        if took > 0 || (is_request && again_ns.is_some()) {
             let latest = shrink.since_ns.saturating_add(ALL_PATIENCE_NS);
             shrink.deadline_ns = now.saturating_add(PATIENCE_NS).min(latest);
         }

@@ -56,7 +56,8 @@ const MIN_WINDOW_CHUNKS: usize = 4;
 /// The time during which requests are parts of one, in ns.
 const RECENT_NS: u64 = 10_000_000_000;
 
-/// The time for the steps of one request, in ns: the supervisor waits for five seconds.
+/// The time for the steps of one request, in ns: the supervisor waits for five seconds. Then the cell asks for another
+/// request, which continues them.
 const LIMIT_NS: u64 = 4_000_000_000;
 
 struct Demand {
@@ -142,6 +143,8 @@ pub(super) struct Reclaim {
     used_bytes: usize,
     /// The number of attempts after which no chunk was free.
     attempts: usize,
+    /// Whether the time for the latest request ended before its steps.
+    is_cut_short: bool,
     /// The start and the end of windows in which memory stayed in use.
     tried: [(usize, usize); MAX_TRIED],
     tried_count: usize,
@@ -158,6 +161,7 @@ impl Reclaim {
             vain_rounds: 0,
             used_bytes: 0,
             attempts: 0,
+            is_cut_short: false,
             tried: [(0, 0); MAX_TRIED],
             tried_count: 0,
         }
@@ -178,6 +182,11 @@ impl Reclaim {
         self.request == request && self.attempts >= MAX_ATTEMPTS
     }
 
+    /// Returns whether the time for that request ended before the steps, which another request continues.
+    pub fn is_cut_short(&self, request: u32) -> bool {
+        self.request == request && self.is_cut_short
+    }
+
     /// Returns whether it was started in the last seconds: the supervisor asks in parts.
     pub fn is_recent(&self, tsc_hz: u64) -> bool {
         self.began != 0 && cycles().wrapping_sub(self.began) < in_cycles(RECENT_NS, tsc_hz)
@@ -194,7 +203,7 @@ impl Reclaim {
             }
             self.began = cycles().max(1);
         }
-        (self.request, self.wanted) = (request, wanted);
+        (self.request, self.wanted, self.is_cut_short) = (request, wanted, false);
         self.step = Step::Free;
         set_demand(DemandKind::Free(wanted, self.attempts));
     }
@@ -212,7 +221,7 @@ impl Reclaim {
     pub fn advance(&mut self, tsc_hz: u64) -> ReclaimProgress {
         if self.is_active() && cycles().wrapping_sub(self.began) > in_cycles(LIMIT_NS, tsc_hz) {
             self.end();
-            self.attempts = MAX_ATTEMPTS;
+            self.is_cut_short = true;
         }
         self.step = match self.step {
             Step::Free if has_ended() => {

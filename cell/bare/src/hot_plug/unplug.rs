@@ -195,6 +195,8 @@ impl Unplug {
             self.compacted = (number, cycles());
             self.compaction.start(missing.min(pages().spare_bytes()) / CHUNK as usize);
             return self.answer(number, len_bytes, spare, tsc_hz);
+        } else if self.reclaim.is_cut_short(number) {
+            Shortfall::Soon
         } else if !self.reclaim.has_failed(number) {
             self.reclaim.start(number, missing, tsc_hz);
             return self.answer(number, len_bytes, spare, tsc_hz);
