@@ -5,6 +5,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 use crate::{LINE_BYTES, LINE_WORDS};
 use alloc::vec::Vec;
 use core::fmt;
+use core::iter;
 use core::ops::Deref;
 
 /// The most bytes of a packet that is one line.
@@ -156,22 +157,7 @@ where
     /// # Errors
     /// A [`SendError`]; nothing was sent.
     pub fn send(&mut self, packet: &[u8]) -> Result<MustNotify, SendError> {
-        let most_bytes = self.most_bytes();
-        if packet.len() > most_bytes {
-            return Err(SendError::TooLong { most_bytes });
-        }
-        let count = lines_of(packet.len());
-        self.reserve(count)?;
-        let first_len = packet.len().min(MESSAGE_BYTES);
-        let (first, rest) = packet.split_at(first_len);
-        self.write_line(0, Some(packet.len() as u32), first);
-        for (number, part) in (1..).zip(rest.chunks(LINE_BYTES)) {
-            self.write_line(number, None, part);
-        }
-        self.head += count;
-        let posted = self.publish();
-        fence_posts();
-        Ok(self.must_notify(posted))
+        self.send_parts(packet.len(), iter::once(packet))
     }
 
     /// Sends a packet of one line, and returns whether to notify the peer.
@@ -215,20 +201,14 @@ where
     /// # Errors
     /// [`Broken`].
     pub fn receive(&mut self, packet: &mut Vec<u8>) -> Result<bool, Broken> {
-        let Some((len, count)) = self.next_packet().inspect_err(|_| packet.clear())? else {
+        let Some(incoming) = self.incoming().inspect_err(|_| packet.clear())? else {
             packet.clear();
             return Ok(false);
         };
-        let all_bytes = count as usize * LINE_BYTES - 8;
-        packet.reserve_exact(all_bytes.saturating_sub(packet.len()));
-        packet.resize(all_bytes, 0);
-        let (first, rest) = packet.split_at_mut(MESSAGE_BYTES);
-        copy_line(first, self.peer.line(self.tail).get(1..).unwrap_or_default());
-        for (index, part) in (self.tail + 1..).zip(rest.as_chunks_mut::<LINE_BYTES>().0) {
-            copy_line(part, self.peer.line(index));
-        }
-        packet.truncate(len as usize);
-        self.tail += count;
+        let len = incoming.len_bytes();
+        packet.reserve_exact(len.saturating_sub(packet.len()));
+        packet.resize(len, 0);
+        self.take(incoming, packet);
         Ok(true)
     }
 
@@ -373,40 +353,10 @@ where
         Ok(Some((len, count)))
     }
 
-    /// Writes a line behind those written so far: with a header and up to 56 bytes, or with up to 64.
-    fn write_line(&self, number: u64, len: Option<u32>, bytes: &[u8]) {
-        let index = self.head + number;
-        let mut words = self.own.line(index).iter();
-        if let Some(len) = len
-            && let Some(word) = words.next()
-        {
-            word.store(header_of(index, len), Ordering::Relaxed);
-        }
-        let (whole, rest) = bytes.as_chunks::<8>();
-        for part in whole {
-            if let Some(word) = words.next() {
-                word.store(u64::from_le_bytes(*part), Ordering::Relaxed);
-            }
-        }
-        if let Some(word) = words.next().filter(|_| !rest.is_empty()) {
-            let mut value = [0; 8];
-            value.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
-            word.store(u64::from_le_bytes(value), Ordering::Relaxed);
-        }
-    }
-
     #[cold]
     fn fail<T>(&mut self) -> Result<T, Broken> {
         self.trust = Trust::Broken;
         Err(Broken)
-    }
-}
-
-/// Copies the words of a line.
-#[inline]
-fn copy_line(to: &mut [u8], from: &[AtomicU64]) {
-    for (to, from) in to.as_chunks_mut::<8>().0.iter_mut().zip(from) {
-        *to = from.load(Ordering::Relaxed).to_le_bytes();
     }
 }
 

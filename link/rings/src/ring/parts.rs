@@ -77,8 +77,7 @@ where
         }
         let len = bytes.len().min(len as usize);
         let bytes = bytes.get_mut(..len).unwrap_or_default();
-        let first = bytes.len().min(super::MESSAGE_BYTES);
-        let (first, rest) = bytes.split_at_mut(first);
+        let (first, rest) = bytes.split_at_mut(bytes.len().min(super::MESSAGE_BYTES));
         copy_words(self.peer.line(at).get(1..).unwrap_or_default(), first);
         let (whole, last) = rest.as_chunks_mut::<LINE_BYTES>();
         let mut index = at + 1;
@@ -96,10 +95,18 @@ where
 }
 
 /// Copies words to bytes, of which there are not more.
+#[inline]
 fn copy_words(words: &[AtomicU64], bytes: &mut [u8]) {
-    for (to, word) in bytes.chunks_mut(8).zip(words) {
+    let (whole, rest) = bytes.as_chunks_mut::<8>();
+    let mut words = words.iter();
+    for (to, word) in whole.iter_mut().zip(words.by_ref()) {
+        *to = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+    if !rest.is_empty()
+        && let Some(word) = words.next()
+    {
         let value = word.load(Ordering::Relaxed).to_le_bytes();
-        to.iter_mut().zip(value).for_each(|(to, from)| *to = from);
+        rest.iter_mut().zip(value).for_each(|(to, from)| *to = from);
     }
 }
 
