@@ -24,6 +24,10 @@ const CHANNELS: CoreIndex = CoreIndex(0);
 /// The time that a peer has to read the last packets of a program that has closed its socket.
 const LINGER: Duration = Duration::from_secs(60);
 
+/// The pause after which a channel is opened again that found no slot, and the number of pauses: half a second.
+const SLOT_PAUSE: Duration = Duration::from_millis(5);
+const SLOT_PAUSES: u32 = 100;
+
 /// The number of packets after which a writer gives way to other events.
 const WRITES_IN_A_ROW: u32 = 32;
 
@@ -46,8 +50,7 @@ impl CellChannels for ProgramChannels {
     fn open(&self, cell: &str, service: &str, socket: OpeningSocket) {
         let name = format!("{cell}/{service}");
         spawn_task_on(CHANNELS, move || async move {
-            let opening = async { channels::open(&name).await.map(ProgramChannel::new).map_err(errno) };
-            socket.run(opening).await;
+            socket.run(open(&name)).await;
         });
     }
 
@@ -58,6 +61,22 @@ impl CellChannels for ProgramChannels {
             spawn_task(accept(listener, socket)).detach();
             Ok(())
         }))
+    }
+}
+
+/// Opens a channel. If this cell has as many as it can have to the other, waits for the end of one for a limited time: those
+/// that programs have closed last may still be open.
+async fn open(name: &str) -> Result<ProgramChannel, Errno> {
+    let mut pauses = SLOT_PAUSES;
+    loop {
+        match channels::open(name).await {
+            Ok(channel) => return Ok(ProgramChannel::new(channel)),
+            Err(ChannelError::Refused(LinkRefusal::NoSlot)) if pauses > 0 => {
+                pauses -= 1;
+                sleep(SLOT_PAUSE).await;
+            }
+            Err(error) => return Err(errno(error)),
+        }
     }
 }
 

@@ -469,6 +469,14 @@ fn the_end_of_a_direction_is_an_empty_packet() {
     assert!(other.is_closed(), "both directions have ended");
     assert!(cell.tasks.is_empty());
 
+    // A direction that the program has ended before the channel was open.
+    let file = cell.begin(SocketKind::Stream, "/run/isola/kv/get");
+    shutdown(&file, false, true);
+    let (own, other) = TestChannel::pair();
+    cell.answer(Ok(own));
+    assert_eq!(other.take(), Some(Vec::new()));
+    drop(file);
+
     // The other cell ends its direction first, and closes the channel then.
     let (file, other) = cell.connected(SocketKind::Stream);
     assert!(other.put(b"all") && other.put(b""));
