@@ -16,7 +16,7 @@ const EIO: i64 = -5;
 const EINVAL: i64 = -22;
 const ENOSYS: i64 = -38;
 
-/// Where tests store ids, statuses, and what calls return.
+/// Where tests store ids, statuses, and results of calls.
 const PID: u64 = DATA + 0x100;
 const STATUS: u64 = DATA + 0x110;
 const OUT: u64 = DATA + 0x200;
@@ -154,7 +154,7 @@ fn a_tracer_sees_and_changes_calls() {
         .syscall(linux::__NR_getpid, &[])
         .returns(77)
         .syscall(linux::__NR_getppid, &[])
-        .returns(ENOSYS)
+        .returns(99)
         .exits(3);
     let tracer = Program::new()
         .forks(TRACEE)
@@ -189,11 +189,12 @@ fn a_tracer_sees_and_changes_calls() {
         .ptrace(PTRACE_GETREGS, 0, OUT)
         .returns(0)
         .store(OUT + 8 * ORIG_RAX, &u64::MAX.to_le_bytes())
+        .store(OUT + 8 * RAX, &99_u64.to_le_bytes())
         .ptrace(PTRACE_SETREGS, 0, OUT)
         .returns(0)
         .ptrace(PTRACE_SYSCALL, 0, 0)
         .waits(CALL)
-        .register(RAX, ENOSYS as u64)
+        .register(RAX, 99)
         .ptrace(PTRACE_CONT, 0, 0)
         .waits(0x300)
         .ptrace(PTRACE_CONT, 0, 0)
