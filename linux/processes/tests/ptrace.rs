@@ -409,6 +409,64 @@ fn children_of_a_tracee_are_traced_from_their_begin() {
 }
 
 #[test]
+fn threads_of_a_tracee_are_traced_and_their_ends_reported() {
+    let flags = linux::CLONE_VM | linux::CLONE_SIGHAND | linux::CLONE_THREAD;
+    let tracee = tracee()
+        .syscall(linux::__NR_clone, &[flags.into(), DATA + 0x4000, 0, 0, 0])
+        .step(|processor| {
+            if processor.registers().rax == 0 {
+                processor.registers().rip = GRANDCHILD;
+            }
+            Ok(())
+        })
+        // Until the other thread executes a program.
+        .syscall(linux::__NR_pause, &[])
+        .exits(3);
+    let cell = Cell::new();
+    cell.user_mode.place(TRACEE, tracee);
+    // A second thread creates a third one, which ends, and executes a program.
+    let second = Program::new()
+        .syscall(linux::__NR_clone, &[flags.into(), DATA + 0x5000, 0, 0, 0])
+        .step(|processor| {
+            if processor.registers().rax == 0 {
+                processor.registers().rip = GRANDCHILD + 0x80;
+            }
+            Ok(())
+        })
+        .store(DATA, b"/second\0")
+        .syscall(linux::__NR_execve, &[DATA, 0, 0]);
+    cell.user_mode.place(GRANDCHILD, second);
+    cell.user_mode.place(GRANDCHILD + 0x80, Program::new().syscall(linux::__NR_exit, &[5]));
+    cell.install_at("/second", CODE + 0x10_0000, Program::new().exits(6));
+    let options = PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC;
+    let of = |program: Program, tid: u64| program.store(PID, &tid.to_le_bytes());
+    let tracer = Program::new()
+        .forks(TRACEE)
+        .waits(STOPPED)
+        .ptrace(PTRACE_SETOPTIONS, 0, options.into())
+        .ptrace(PTRACE_CONT, 0, 0)
+        .waits(event(PTRACE_EVENT_CLONE))
+        .ptrace(PTRACE_GETEVENTMSG, 0, OUT)
+        .word(OUT, 3)
+        .ptrace(PTRACE_CONT, 0, 0);
+    let tracer = of(tracer, 3).waits(STOPPED).ptrace(PTRACE_CONT, 0, 0).waits(event(PTRACE_EVENT_CLONE));
+    let tracer = of(tracer, 4).waits(STOPPED).ptrace(PTRACE_CONT, 0, 0).waits(0x500);
+    let tracer = of(tracer.ptrace(PTRACE_CONT, 0, 0).returns(ESRCH), 3).ptrace(PTRACE_CONT, 0, 0);
+    // The thread has the id of the process then.
+    let tracer = of(tracer, 2)
+        .waits(event(PTRACE_EVENT_EXEC))
+        .ptrace(PTRACE_GETEVENTMSG, 0, OUT)
+        .word(OUT, 3)
+        .ptrace(PTRACE_CONT, 0, 0)
+        .waits(0x600)
+        .syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0])
+        .returns(-10)
+        .exits(0);
+    cell.install("/tracer", tracer);
+    assert_eq!(cell.run(&["/tracer"]), EXITED);
+}
+
+#[test]
 fn a_program_that_a_tracee_executes_stops_at_its_begin() {
     let execs =
         |program: Program| program.store(DATA, b"/second\0").syscall(linux::__NR_execve, &[DATA, 0, 0]);
