@@ -12,6 +12,7 @@ use crate::growth::PluggedMemory;
 use crate::id::{ApicId, CellId, NodeId, PhysRange};
 use crate::layout::{DESCRIPTOR_SIZE, PAGE_SIZE};
 use crate::links::{LEAST_LINKS, Link, LinkTable, table_bytes};
+use crate::network_service::NetworkService;
 use crate::query::Queries;
 use crate::unplug::UnplugRequest;
 use crate::volume::VolumeMount;
@@ -136,6 +137,8 @@ pub struct Descriptor {
     pub clock: Clock,
     /// The cell's network address; `None` if it has no network device or uses DHCP.
     pub address: Option<NetworkAddress>,
+    /// The part in a network that a service cell serves.
+    pub network_service: NetworkService,
     /// The destination of the cell's notifications; `None` in a standalone image.
     pub supervisor: Option<NotificationTarget>,
     /// The access mode of the local APICs.
@@ -371,6 +374,7 @@ mod tests {
                 unix_ns_at_epoch: 6,
             },
             address: None,
+            network_service: NetworkService::None,
             supervisor: Some(NotificationTarget { apic: ApicId(0), vector: 0x40 }),
             interrupt_mode: InterruptMode::X2Apic,
             halt_mode: HaltMode::Hlt,

@@ -46,6 +46,7 @@ pub mod layout;
 pub mod ledger;
 pub mod links;
 pub mod management;
+pub mod network_service;
 pub mod note;
 pub mod query;
 pub mod report;

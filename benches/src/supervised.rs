@@ -7,6 +7,7 @@ use crate::network::GUEST;
 use crate::session::{Counting, Session};
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec, RestartPolicy};
+use isola_abi::network_service::NetworkService;
 use isola_abi::size::ByteSize;
 use isola_host::client::{Client, ClientError, SOCKET};
 use isola_host::image::{CellImage, ImageStore, SUPERVISOR};
@@ -163,6 +164,7 @@ pub fn spec(name: &str, image: &CellImage, cores: u32, memory_mib: u64) -> CellS
         accept: Vec::new(),
         loop_with: Vec::new(),
         served_volumes: Vec::new(),
+        network_service: NetworkService::None,
     }
 }
 

@@ -58,7 +58,7 @@
 
 use crate::elastic::{Bounds, Every, REPLACED};
 use crate::grid_setup::GridTable;
-use crate::machine::network::NetworkRequest;
+use crate::machine::network_choice::NetworkChoice;
 use crate::placement::{CoreIds, PlacementRequest};
 use crate::publish::PublishSpec;
 use crate::tmpfs::TmpfsSpec;
@@ -109,7 +109,7 @@ pub struct Manifest {
     #[serde(default)]
     pub volumes: Vec<VolumeSpec>,
     /// The requested network.
-    pub network: Option<NetworkRequest>,
+    pub network: Option<NetworkChoice>,
     /// The time without progress after which the cell counts as hung.
     pub watchdog: Option<Watchdog>,
     /// The restart policy.
@@ -168,6 +168,8 @@ pub struct Manifest {
 pub enum ServiceKind {
     /// Its volumes, as block devices.
     Block,
+    /// Its network device, through a switch.
+    Net,
 }
 
 impl ServiceKind {
@@ -175,6 +177,7 @@ impl ServiceKind {
     pub const fn image(self) -> &'static str {
         match self {
             Self::Block => "block",
+            Self::Net => "net",
         }
     }
 }
@@ -408,7 +411,7 @@ mod tests {
         assert_eq!(manifest.memory, Some(ByteSize(64 << 20)));
         assert_eq!(manifest.memory_max, Some(ByteSize(1 << 30)));
         assert_eq!(manifest.publish.len(), 2);
-        assert_eq!(manifest.network, Some(NetworkRequest::None));
+        assert_eq!(manifest.network, Some(NetworkRequest::None.into()));
         assert_eq!(manifest.watchdog, Some(Watchdog { ms: 5000 }));
         let placement = manifest.placement().placement();
         assert_eq!((placement.policy, placement.ids.len()), (PlacementPolicy::Siblings, 4));

@@ -7,6 +7,7 @@ use isola_abi::management::{
     CellInfo, CellSpec, CellState, CorePlacement, Durations, MemoryUsage, NetworkSpec, NetworkUsage,
     RestartPolicy, Restarts,
 };
+use isola_abi::network_service::NetworkService;
 use isola_abi::report::CellPhase;
 use isola_abi::size::ByteSize;
 
@@ -34,6 +35,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
             accept: Vec::new(),
             loop_with: Vec::new(),
             served_volumes: Vec::new(),
+            network_service: NetworkService::None,
         },
         state: CellState::Created,
         phase: CellPhase::Silent,

@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::descriptor::{Descriptor, DeviceKind};
 use isola_abi::id::{CellId, PhysAddr, PhysRange};
 use isola_abi::layout::IMAGE;
+use isola_abi::network_service::NetworkService;
 use isola_abi::volume::VolumeMount;
 
 /// The entry of the image's note.
@@ -56,6 +57,7 @@ fn become_cell(machine: Machine) -> ! {
         devices: Vec::new(),
         volumes,
         served_volumes: Vec::new(),
+        network_service: NetworkService::None,
         clock,
         address: command_line.address,
         supervisor: None,

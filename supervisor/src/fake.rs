@@ -6,6 +6,7 @@ use core::cell::RefMut;
 use isola_abi::id::PhysRange;
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{CellSpec, CorePlacement, LendingSpec, NetworkSpec, RestartPolicy, Text};
+use isola_abi::network_service::NetworkService;
 use isola_abi::size::ByteSize;
 use isola_supervisor_core::hardware::SharedPages;
 use isola_supervisor_fake::image::Builder;
@@ -108,5 +109,6 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         accept: Vec::new(),
         loop_with: Vec::new(),
         served_volumes: Vec::new(),
+        network_service: NetworkService::None,
     }
 }

@@ -6,6 +6,7 @@ use isola_abi::management::{
     CellInfo, CellSpec, CorePlacement, JournalEntry, MachineInfo, ManagementError, NetworkSpec, Request,
     RequestBody, Response, ResponseBody, RestartPolicy,
 };
+use isola_abi::network_service::NetworkService;
 use isola_abi::query::{AnswerRecord, Connection, FrameFilter, Line, Query, QueryState, Records};
 use isola_abi::size::ByteSize;
 use sha2::{Digest, Sha256};
@@ -284,5 +285,6 @@ pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
         accept: Vec::new(),
         loop_with: Vec::new(),
         served_volumes: Vec::new(),
+        network_service: NetworkService::None,
     }
 }

@@ -8,6 +8,7 @@ use crate::descriptor::NetworkAddress;
 use crate::grid::{GridSetup, MAX_SETUP_BYTES};
 use crate::integrity::{ImageDigest, Requirement};
 use crate::links::{ServiceName, service_name};
+use crate::network_service::NetworkService;
 use crate::service::ServedVolume;
 use crate::size::ByteSize;
 use crate::volume::{self, VolumeMount};
@@ -40,6 +41,8 @@ pub struct CellSpec {
     pub arguments: Vec<String>,
     /// The network configuration.
     pub network: NetworkSpec,
+    /// The part in a network that a service cell serves.
+    pub network_service: NetworkService,
     /// The restart policy.
     pub restart: RestartPolicy,
     /// The time in ms after which a cell counts as crashed if one of its cores is not halted and makes no passes of its
@@ -86,8 +89,12 @@ pub enum NetworkSpec {
 }
 
 impl CellSpec {
-    /// Returns whether the cell named `opener` may open links to a service of this one.
+    /// Returns whether the cell named `opener` may open links to a service of this one. A client of a served network opens
+    /// the link by its own name only.
     pub fn accepts(&self, opener: &str, service: &ServiceName) -> bool {
+        if self.network_service == NetworkService::Server && service_name(opener) != Some(*service) {
+            return false;
+        }
         self.accept.iter().any(|accepted| {
             let (cell, only) =
                 accepted.split_once('/').map_or((&**accepted, None), |(cell, only)| (cell, Some(only)));
@@ -101,6 +108,16 @@ impl CellSpec {
         let names = |of: &Self, name: &str| of.loop_with.iter().any(|with| with == "*" || with == name);
         let [own, theirs] = [self, other].map(|spec| spec.network != NetworkSpec::None);
         own && theirs && names(self, &other.name) && names(other, &self.name)
+    }
+
+    /// Returns the assigned address of the cell, on its own network device or that of a service cell; `None` if it has no
+    /// network or uses DHCP.
+    pub fn static_address(&self) -> Option<NetworkAddress> {
+        match self.network {
+            NetworkSpec::Static(address) => Some(address),
+            NetworkSpec::Dhcp => None,
+            NetworkSpec::None => self.network_service.port().and_then(|port| port.address),
+        }
     }
 
     /// Checks the specification as far as possible without the machine.
@@ -161,9 +178,11 @@ impl CellSpec {
                  cells and neighbours",
             );
         }
-        if let NetworkSpec::Static(address) = self.network
-            && !(1..=31).contains(&address.prefix_len)
-        {
+        let has_device = self.network != NetworkSpec::None;
+        if let Err(error) = self.network_service.validate(&self.name, has_device) {
+            return Err(ManagementError::OutOfLimits(error.to_string()));
+        }
+        if self.static_address().is_some_and(|address| !(1..=31).contains(&address.prefix_len)) {
             return limit("the prefix of a network is 1 to 31 bits long");
         }
         Ok(())
@@ -188,6 +207,7 @@ mod tests {
             memory_max: None,
             arguments: vec![],
             network: NetworkSpec::Dhcp,
+            network_service: NetworkService::None,
             restart: RestartPolicy::No,
             watchdog_ms: 0,
             lending: LendingSpec::default(),
@@ -227,6 +247,24 @@ mod tests {
         ] {
             assert_eq!(spec.accepts(opener, &service(name)), is_accepted, "{opener} to {name}");
         }
+    }
+
+    #[test]
+    fn a_client_of_a_network_opens_its_link_by_its_own_name() {
+        let service = |name: &str| service_name(name).unwrap();
+        let network_service = NetworkService::Server;
+        let spec = CellSpec { accept: vec!["*".into()], network_service, ..spec("net") };
+        assert!(spec.accepts("web", &service("web")));
+        for name in ["kv", "we", "web2", "*", ""] {
+            assert!(!spec.accepts("web", &service(name)), "{name}");
+        }
+        let long = "w".repeat(MAX_NAME_LEN);
+        assert!(
+            !spec.accepts(&long, &service(&long[..crate::links::MAX_SERVICE_LEN])),
+            "a longer name has no port"
+        );
+        let strict = CellSpec { accept: vec!["kv".into()], ..spec };
+        assert!(!strict.accepts("web", &service("web")));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::arguments::{Arguments, ExitCode};
 use crate::ebbs::EbbInUse;
-use crate::on::start_links;
+use crate::on::{connect_network, start_links};
 use crate::{println, stop};
 use core::future::Future;
 use isola_abi::grid::GridSetup;
@@ -27,6 +27,12 @@ pub fn begin<F: Future<Output = ExitCode> + 'static>(
             return exit(ExitCode::FAILURE.0);
         }
         set_up_grid();
+        if let Some(port) = platform().descriptor().network_service.port() {
+            match connect_network(&port.cell).await {
+                Ok(port) => isola_net::manager::supply(port),
+                Err(error) => println!("network of the service cell {:?}: {error}", port.cell),
+            }
+        }
         match isola_net::interface::start_over(over_links) {
             // A cell without a network device is no error; an application that needs one gets an error when it opens a
             // port.

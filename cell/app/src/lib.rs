@@ -25,6 +25,7 @@
 //! | [`net`] | TCP and UDP |
 //! | [`channels`] | packets and shared memory between cells of one machine |
 //! | [`latency`] | service latencies of requests |
+//! | [`network_service`] | the network device of this cell, served to other cells |
 //! | [`resolver`] | DNS lookups, and connections to a host name |
 //! | [`ebbs`] | components with one representative per core |
 //! | [`memory`] | the heap and its replacements |
@@ -79,6 +80,7 @@ pub use isola_rcu as rcu;
 pub use isola_resolver as resolver;
 pub use isola_resources as grid;
 pub use isola_user_mode as user_mode;
+pub use isola_volume_service::network::server as network_service;
 pub use memory_account::{memory_parts, serve_memory_parts};
 pub use processes::{MAX_PROCESSES, ProcessUsage, serve_processes};
 pub use session::{SessionKey, serve_sessions};

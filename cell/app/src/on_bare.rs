@@ -25,6 +25,18 @@ pub(crate) fn start_links() -> fn(NetworkPort) -> NetworkPort {
     |port| port
 }
 
+/// Connects to the network of a service cell.
+#[cfg(not(feature = "cells-only"))]
+pub(crate) async fn connect_network(cell: &str) -> Result<NetworkPort, String> {
+    isola_volume_service::network::client::connect(cell).await.map_err(|error| alloc::format!("{error}"))
+}
+
+/// Returns an error: small images have no links.
+#[cfg(feature = "cells-only")]
+pub(crate) async fn connect_network(_: &str) -> Result<NetworkPort, String> {
+    Err("this small image has no links to service cells: run it with a network device of its own".into())
+}
+
 /// Returns an error: a cell has no directory to export.
 pub(crate) async fn export(_: &str, _: Access) -> Result<HandlerRegistration, String> {
     Err("a cell has no directories of its own: export them from the application run with --hosted".into())

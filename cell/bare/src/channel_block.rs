@@ -5,12 +5,11 @@
 //! restricted DMA). The requests themselves stay here, so that a caller gets them back unchanged if the device fails.
 
 use crate::block::{self, BareBlockControl, limits, refusal};
-use crate::state::AUTHORITY;
+use crate::links::LinkBell;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt;
 use core::sync::atomic::AtomicU64;
 use core::task::Waker;
 use isola_abi::layout::PAGE_SIZE;
@@ -19,7 +18,6 @@ use isola_drivers::block::{self as driver, BlockDevice, BlockInterrupts, BlockOp
 use isola_drivers::transport::Notify;
 use isola_drivers::transport::channel::ChannelTransport;
 use isola_ebbs::{cycles, platform};
-use isola_machine::cell::links;
 use isola_machine::dma::DmaRegion;
 use isola_machine::dma_peer::{SharedBuffer, SharedMemory};
 use isola_platform::block::{
@@ -46,7 +44,7 @@ pub(crate) fn open(
 ) -> Result<(BlockPort, DriverSetup), String> {
     let shared = SharedMemory::over(memory).ok_or("the shared memory is not whole pages in a row")?;
     let base = shared.base().ok_or("the shared memory has no device address")?;
-    let (transport, settings) = ChannelTransport::new(offer, LinkBell { slot });
+    let (transport, settings) = ChannelTransport::new(offer, LinkBell(slot));
     let options = BlockOptions { queues: 1, queue_size: QUEUE_SIZE, interrupts: BlockInterrupts::Line };
     // Memory beyond the shared piece is of no use to the device, which then rejects the queue.
     let mut region = |len| shared.region(len).unwrap_or_else(|| DmaRegion::new(len));
@@ -77,24 +75,6 @@ pub(crate) fn open(
         queues: Vec::from([Box::new(queue) as Box<dyn BlockQueue + Send>]),
     };
     Ok((port, setup))
-}
-
-/// The doorbell of the service cell.
-#[derive(Clone, Copy)]
-struct LinkBell {
-    slot: usize,
-}
-
-impl fmt::Debug for LinkBell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LinkBell({})", self.slot)
-    }
-}
-
-impl Notify for LinkBell {
-    fn notify(&self) {
-        links::ring_doorbell(AUTHORITY, self.slot);
-    }
 }
 
 /// A request in the queue, its caller's id, and the reading of the cycle counter at its submission.

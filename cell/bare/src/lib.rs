@@ -37,6 +37,7 @@ extern crate alloc;
 
 mod block;
 mod channel_block;
+mod channel_network;
 mod console;
 mod core_caches;
 mod cores;

@@ -1,15 +1,17 @@
 //! Links to other cells: the machine's, for the library OS.
 
-use crate::channel_block;
 use crate::state::AUTHORITY;
 use crate::supervisor;
+use crate::{channel_block, channel_network};
 use alloc::string::String;
 use core::sync::atomic::AtomicU64;
 use isola_abi::id::PhysRange;
 use isola_abi::links::{LinkDemand, LinkPart, LinkTable};
 use isola_abi::service::{DeviceOffer, DriverSetup};
+use isola_drivers::transport::Notify;
 use isola_machine::cell::links;
 use isola_platform::block::BlockPort;
+use isola_platform::network::NetworkPort;
 use isola_platform::{LinkPort, PeerWords};
 use spin::Once;
 
@@ -24,6 +26,16 @@ pub fn enable() {
 /// Returns the links of a cell that has a supervisor, if they are enabled.
 pub(crate) fn port() -> Option<&'static dyn LinkPort> {
     LINKS.get().copied()
+}
+
+/// The doorbell of the peer of a link, as a driver's notification of its device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkBell(pub(crate) usize);
+
+impl Notify for LinkBell {
+    fn notify(&self) {
+        links::ring_doorbell(AUTHORITY, self.0);
+    }
 }
 
 /// The links of a cell that has a supervisor.
@@ -60,5 +72,14 @@ impl LinkPort for BareLinks {
         memory: &'static [AtomicU64],
     ) -> Result<(BlockPort, DriverSetup), String> {
         channel_block::open(slot, offer, memory)
+    }
+
+    fn open_network_device(
+        &self,
+        slot: usize,
+        offer: DeviceOffer,
+        memory: &'static [AtomicU64],
+    ) -> Result<(NetworkPort, DriverSetup), String> {
+        channel_network::open(slot, offer, memory)
     }
 }

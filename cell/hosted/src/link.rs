@@ -109,8 +109,8 @@ impl LinkQueue {
 }
 
 impl NetworkQueue for LinkQueue {
-    fn vector(&self) -> u8 {
-        VECTOR
+    fn vector(&self) -> Option<u8> {
+        Some(VECTOR)
     }
 
     fn offloads(&self) -> Offloads {

@@ -143,8 +143,8 @@ struct TapQueue {
 }
 
 impl NetworkQueue for TapQueue {
-    fn vector(&self) -> u8 {
-        self.vector
+    fn vector(&self) -> Option<u8> {
+        Some(self.vector)
     }
 
     fn offloads(&self) -> Offloads {

@@ -1,6 +1,7 @@
 //! Links to other cells, as the platform offers them: see [`isola_abi::links`].
 
 use crate::block::BlockPort;
+use crate::network::NetworkPort;
 use alloc::string::String;
 use core::fmt;
 use core::sync::atomic::AtomicU64;
@@ -44,4 +45,16 @@ pub trait LinkPort: Sync + fmt::Debug {
         offer: DeviceOffer,
         memory: &'static [AtomicU64],
     ) -> Result<(BlockPort, DriverSetup), String>;
+
+    /// Starts the driver of a network device that the peer of an open link offers, as [`Self::open_block_device`] does for a
+    /// block device. The device has one queue, without an interrupt: the caller polls it after doorbells.
+    ///
+    /// # Errors
+    /// The text for users, if the device is not one that the driver supports.
+    fn open_network_device(
+        &self,
+        slot: usize,
+        offer: DeviceOffer,
+        memory: &'static [AtomicU64],
+    ) -> Result<(NetworkPort, DriverSetup), String>;
 }

@@ -116,8 +116,9 @@ impl Offloads {
 
 /// A queue pair of a network device, used by one core at a time.
 pub trait NetworkQueue {
-    /// Returns the vector of the queue's interrupt, on the core that called [`Self::attach`] last.
-    fn vector(&self) -> u8;
+    /// Returns the vector of the queue's interrupt, on the core that called [`Self::attach`] last; `None` if the queue
+    /// causes the core's polls by other means.
+    fn vector(&self) -> Option<u8>;
 
     /// Returns the transmit offloads that the device supports.
     fn offloads(&self) -> Offloads;
@@ -156,6 +157,11 @@ pub trait NetworkQueue {
 
     /// Disables interrupts: the caller polls.
     fn disable_interrupts(&mut self);
+
+    /// Returns whether the device has violated the protocol: it receives and sends no further frame.
+    fn has_failed(&self) -> bool {
+        false
+    }
 }
 
 /// Whether received frames wait in a queue.

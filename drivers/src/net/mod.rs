@@ -107,6 +107,8 @@ pub struct NetOptions<'a> {
     pub max_mtu: u16,
     /// Whether a received frame may take several buffers.
     pub merging: Merging,
+    /// Which frames of its network the device delivers.
+    pub reception: Reception,
     /// How the device interrupts.
     pub interrupts: NetInterrupts<'a>,
 }
@@ -121,6 +123,15 @@ pub enum Merging {
         /// Length of a buffer, header included, in bytes.
         len: usize,
     },
+}
+
+/// Which frames of its network a device delivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reception {
+    /// Those for its own hardware address, and all group frames.
+    Own,
+    /// All: another host's address may be behind this one.
+    All,
 }
 
 /// How a network device interrupts.
@@ -200,7 +211,10 @@ impl NetDevice {
             {
                 wanted |= bits::SPREADS_BY_HASH | bits::CONTROL_QUEUE;
             }
-            if offered & bits::CONTROL_QUEUE != 0 && offered & bits::CONTROL_RECEIVE != 0 {
+            if options.reception == Reception::Own
+                && offered & bits::CONTROL_QUEUE != 0
+                && offered & bits::CONTROL_RECEIVE != 0
+            {
                 wanted |= bits::CONTROL_RECEIVE | bits::CONTROL_QUEUE;
             }
             Ok(wanted)

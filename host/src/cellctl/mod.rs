@@ -17,7 +17,8 @@ use crate::client::{Client, ClientError};
 use crate::image::CellImage;
 use crate::machine::cells::{CellRecord, CleanupPolicy};
 use crate::machine::disks::DiskError;
-use crate::machine::network::{NetworkError, NetworkRequest, address};
+use crate::machine::network::{NetworkError, address};
+use crate::machine::network_choice::NetworkChoice;
 use crate::machine::qmp::QmpError;
 use crate::machine::state::{MachineDir, StateError, StateRoot};
 use crate::machine::switch::SwitchError;
@@ -30,8 +31,9 @@ use crate::volume::store::VolumeError;
 use isola_abi::grid::GridSetup;
 use isola_abi::integrity::Requirement;
 use isola_abi::management::{
-    CellInfo, CellSpec, CorePlacement, LendingSpec, ManagementError, NetworkSpec, RestartPolicy, Text,
+    CellInfo, CellSpec, CorePlacement, LendingSpec, ManagementError, RestartPolicy, Text,
 };
+use isola_abi::network_service::NetworkService;
 use isola_abi::size::ByteSize;
 use ports::{check_ports, publish_ports, unpublish_all};
 use std::ops::ControlFlow;
@@ -68,7 +70,9 @@ pub struct NewCell {
     /// Arguments for the application.
     pub arguments: Vec<String>,
     /// The requested network.
-    pub network: NetworkRequest,
+    pub network: NetworkChoice,
+    /// Whether it serves its network device to other cells.
+    pub serves_network: bool,
     /// The restart policy.
     pub restart: RestartPolicy,
     /// The time without progress after which the cell counts as hung, in ms; 0: never.
@@ -236,6 +240,8 @@ pub fn run(
     let name = new.name.unwrap_or_else(|| names::generate(taken));
     let (served_volumes, own_volumes) = volumes::divide(new.volumes);
     let (mounts, volumes) = volumes::choose(locked, &own_volumes)?.into_iter().unzip();
+    let (network, served) = new.network.resolve(&locked.record.options.uplink, &cells)?;
+    let network_service = if new.serves_network { NetworkService::Server } else { served };
     let spec = CellSpec {
         name: name.clone(),
         image_name: new.image.name.clone(),
@@ -246,7 +252,8 @@ pub fn run(
         memory: new.memory,
         memory_max: new.memory_max,
         arguments: new.arguments,
-        network: new.network.resolve(&locked.record.options.uplink, &cells)?,
+        network,
+        network_service,
         restart: new.restart,
         watchdog_ms: new.watchdog_ms,
         lending: new.lending,
@@ -343,7 +350,7 @@ fn start_created(
     // address: that cell's published ports must not forward here.
     withdraw_ended(locked, &client.list()?)?;
     let publish = locked.cells().load(name, cell.id).map(|record| record.publish).unwrap_or_default();
-    let early = matches!(cell.spec.network, NetworkSpec::Static(_));
+    let early = cell.spec.static_address().is_some();
     if early {
         publish_ports(root, locked, cell, &publish)?;
     }

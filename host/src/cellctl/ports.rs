@@ -100,12 +100,11 @@ pub(super) fn check_ports(
     if !locked.record.options.uplink.is_user() {
         return Err(CellError::NotOnTap);
     }
-    match cell.network {
-        NetworkSpec::None => return Err(CellError::NoNetwork(cell.name.clone())),
-        NetworkSpec::Dhcp if cell.restart != RestartPolicy::No => {
-            return Err(CellError::AddressMayChange(cell.name.clone()));
-        }
-        NetworkSpec::Dhcp | NetworkSpec::Static(_) => {}
+    if cell.network == NetworkSpec::None && cell.network_service.port().is_none() {
+        return Err(CellError::NoNetwork(cell.name.clone()));
+    }
+    if cell.static_address().is_none() && cell.restart != RestartPolicy::No {
+        return Err(CellError::AddressMayChange(cell.name.clone()));
     }
     for spec in specs.iter().filter(|spec| spec.host_port != 0) {
         check_port(root, spec)?;

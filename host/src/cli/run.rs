@@ -17,6 +17,7 @@ use crate::image::{CellImage, FindError, signing};
 use crate::machine::LockedMachine;
 use crate::machine::cells::CleanupPolicy;
 use crate::machine::network::NetworkRequest;
+use crate::machine::network_choice::NetworkChoice;
 use crate::machine::options::{MachineModel, MachineOptions, Topology, Uplink};
 use crate::manifest::{Manifest, ServiceKind, Wait, Watchdog};
 use crate::output::error_line;
@@ -85,6 +86,10 @@ with -t. The cell's own messages follow at its end, on the error output.
 With --service block the image is `block`: each volume has the last part of its path as its name, and other cells mount it \
 with -v NAME@CELL:PATH. Restart it by a policy: its clients wait up to a minute.
 
+With --service net the image is `net`: a switch between the cell's network device and the cells that run with \
+--network dhcp@CELL, or ADDRESS/PREFIX@CELL, which take no device. They wait for the service cell at their start, and go on \
+when it is restarted.
+
 Ports are published on 127.0.0.1 unless an address is given, as in -p 0.0.0.0:80:80.
 
 Examples:
@@ -99,6 +104,8 @@ Examples:
   isola run -d --rootfs oci:./redis:7 -v data:/data -p 6379:6379
   isola run -d --name store --service block -v data:/data --accept kv/data --restart always
   isola run -d --name kv -v data@store:/data kv
+  isola run -d --name net --service net --accept '*' --restart always
+  isola run -d --name web --network auto@net -p 8080:80 web
   isola run -f isola.toml
   isola run --rm -it -v debian:/:ro linux -- bash
   isola run --standalone ./target/release/kv
@@ -164,7 +171,7 @@ pub(super) struct Arguments {
     /// VOLUME@CELL, a volume that a service cell serves
     #[arg(short, long, value_name = "VOLUME")]
     volume: Vec<VolumeSpec>,
-    /// Serves other cells: `block` serves the cell's volumes to the cells that it accepts
+    /// Serves the cells that it accepts: `block` its volumes, `net` its network device
     #[arg(long, value_name = "SERVICE", conflicts_with_all = ["standalone", "hosted", "rootfs"])]
     service: Option<ServiceKind>,
     /// Accepts channels of the cell with that name, or CELL/SERVICE: to one service, or volume, only; `*` stands for all
@@ -175,9 +182,10 @@ pub(super) struct Arguments {
     /// [default: all traffic takes the network device]
     #[arg(long = "loop", value_name = "CELL", conflicts_with_all = ["standalone", "hosted"])]
     loop_with: Vec<String>,
-    /// The network: auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY] [default: auto]
+    /// The network: auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY]; with @CELL, as in dhcp@net, on the network device of that
+    /// service cell [default: auto]
     #[arg(long)]
-    network: Option<NetworkRequest>,
+    network: Option<NetworkChoice>,
     /// The most of each core's time that it uses, as in 50%
     #[arg(long, value_name = "PERCENT", conflicts_with_all = ["standalone", "hosted"])]
     cpu_limit: Option<String>,
@@ -329,6 +337,7 @@ fn run_cell(
             .chain(or_else(application_arguments(arguments.command), manifest.arguments))
             .collect(),
         network: arguments.network.or(manifest.network).unwrap_or_default(),
+        serves_network: arguments.service.or(manifest.service) == Some(ServiceKind::Net),
         restart: arguments.restart.or(manifest.restart).unwrap_or_default(),
         watchdog_ms: arguments.watchdog.or(manifest.watchdog).unwrap_or_default().ms,
         lending: LendingSpec {
@@ -519,7 +528,7 @@ fn run_hosted(context: &Context, arguments: Arguments, manifest: Manifest) -> Re
         cores: arguments.cores.or(manifest.cores).unwrap_or(1),
         memory,
         uplink: arguments.net.unwrap_or(Uplink::User),
-        network: arguments.network.or(manifest.network).unwrap_or_default(),
+        network: own_network(arguments.network.or(manifest.network))?,
         publish: or_else(arguments.publish, manifest.publish),
         volumes: host_volumes(&or_else(arguments.volume, manifest.volumes))?,
         arguments: or_else(application_arguments(arguments.command), manifest.arguments),
@@ -534,6 +543,11 @@ fn whole_memory(arguments: &Arguments, manifest: &Manifest) -> Option<ByteSize> 
     most.max(arguments.memory.or(manifest.memory))
 }
 
+/// Returns the network of a run without a supervisor.
+fn own_network(choice: Option<NetworkChoice>) -> Result<NetworkRequest, Failure> {
+    choice.unwrap_or_default().of_machine().map_err(|error| Failure::new(USAGE, error.to_string()))
+}
+
 fn run_alone(
     context: &Context,
     arguments: Arguments,
@@ -541,8 +555,7 @@ fn run_alone(
     image: CellImage,
 ) -> Result<ExitCode, Failure> {
     let memory = whole_memory(&arguments, &manifest).unwrap_or(DEFAULT_MEMORY);
-    let network = arguments.network.or(manifest.network).unwrap_or_default();
-    let (nics, address) = match network {
+    let (nics, address) = match own_network(arguments.network.or(manifest.network))? {
         NetworkRequest::None => (0, None),
         NetworkRequest::Auto | NetworkRequest::Dhcp => (1, None),
         NetworkRequest::Fixed(address) => (1, Some(address)),

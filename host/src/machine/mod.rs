@@ -24,6 +24,7 @@ pub mod cells;
 pub mod disks;
 pub mod lock;
 pub mod network;
+pub mod network_choice;
 pub mod options;
 pub mod process;
 pub mod qemu;

@@ -38,9 +38,15 @@ pub enum NetworkRequest {
 pub enum NetworkError {
     /// The text is malformed.
     #[error(
-        "{0:?} is no network: write `auto`, `dhcp`, `none`, or ADDRESS/PREFIX[,GATEWAY] as in 10.0.2.20/24,10.0.2.2"
+        "{0:?} is no network: write `auto`, `dhcp`, `none`, or ADDRESS/PREFIX[,GATEWAY] as in 10.0.2.20/24,10.0.2.2; with @CELL, as in dhcp@net, it is \
+         the network of a service cell"
     )]
     Malformed(String),
+    /// A run without a supervisor names a service cell.
+    #[error(
+        "the network of cell {0:?} is for cells of its machine: leave out --standalone and --hosted, or `@{0}`"
+    )]
+    NoServiceCell(String),
     /// All addresses are taken.
     #[error("all {} addresses of the user-mode network are taken: remove a cell, or use `--network dhcp`", USER_POOL.len())]
     Exhausted,
@@ -80,10 +86,7 @@ impl NetworkRequest {
 
 /// Returns a cell's address: the assigned one, or the one in the cell's report.
 pub fn address(cell: &CellInfo) -> Option<Ipv4Addr> {
-    match cell.spec.network {
-        NetworkSpec::Static(address) => Some(address.ip),
-        _ => cell.address,
-    }
+    cell.spec.static_address().map(|address| address.ip).or(cell.address)
 }
 
 impl FromStr for NetworkRequest {

@@ -6,6 +6,7 @@ use super::{LockedMachine, qemu};
 use crate::switch::control::{self, Answer, Request, SwitchSpec};
 use crate::switch::fabric::{Address, HostAccess, PortCounters};
 use isola_abi::management::{CellInfo, NetworkSpec};
+use isola_abi::network_service::NetworkService;
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -108,10 +109,11 @@ impl LockedMachine {
     /// # Errors
     /// [`SwitchError::Silent`] or [`SwitchError::Unknown`].
     pub fn declare_address(&self, cell: &CellInfo) -> Result<(), SwitchError> {
-        let address = match cell.spec.network {
-            NetworkSpec::Static(address) => Address::Fixed(address.ip),
-            NetworkSpec::Dhcp => Address::Dhcp,
-            NetworkSpec::None => return Ok(()),
+        let address = match (&cell.spec.network_service, cell.spec.network) {
+            (_, NetworkSpec::None) => return Ok(()),
+            (NetworkService::Server, _) => Address::Switch,
+            (_, NetworkSpec::Static(address)) => Address::Fixed(address.ip),
+            (_, NetworkSpec::Dhcp) => Address::Dhcp,
         };
         if !is_needed(&self.record.options) {
             return Ok(());

@@ -45,6 +45,8 @@ pub enum Address {
     Fixed(Ipv4Addr),
     /// The one that the DHCP server behind the uplink acknowledges.
     Dhcp,
+    /// Any that no other port and no host behind the uplink has: the cell is a switch for other cells.
+    Switch,
 }
 
 /// Whether cells reach the services of the host by the addresses of QEMU's user-mode network.
@@ -88,7 +90,7 @@ impl Fabric {
     /// Declares the address of the cell behind the device with that hardware address. Returns whether that device
     /// exists.
     pub fn declare(&mut self, mac: Mac, address: Address) -> bool {
-        let port = self.guard.port_of(mac);
+        let port = self.guard.device_of(mac);
         port.inspect(|port| self.guard.declare(*port, address)).is_some()
     }
 

@@ -6,12 +6,18 @@
 
 use super::fabric::{Address, Port};
 use super::frame::{Content, Frame, Mac, Payload, is_group};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The maximum numbers of IPv6 addresses per port, and of the uplink.
 const MAX_IPV6: usize = 64;
 const MAX_UPLINK_IPV6: usize = 1024;
+
+/// The maximum number of IPv6 addresses behind a port whose cell is a switch, and of hardware addresses.
+const MAX_BEHIND_SWITCH: usize = 1024;
+
+/// The maximum number of IPv4 addresses of the uplink that no switch may use.
+const MAX_UPLINK_IPV4: usize = 1024;
 
 /// The types of ICMP and ICMPv6 messages that the rules name (RFC 792; RFC 4861).
 mod icmp {
@@ -31,6 +37,10 @@ pub struct Guard {
     macs: Vec<Mac>,
     addresses: Vec<PortAddress>,
     ipv6: HashMap<Ipv6Addr, AddressOwner>,
+    /// The ports of hardware addresses behind switches.
+    behind: HashMap<Mac, Port>,
+    /// IPv4 addresses that hosts behind the uplink announce.
+    uplink_ipv4: HashSet<Ipv4Addr>,
 }
 
 /// The IPv4 address of a port.
@@ -51,11 +61,22 @@ impl Guard {
     pub fn new(macs: Vec<Mac>) -> Self {
         let addresses = vec![PortAddress { declared: Address::None, lease: None }; macs.len()];
         let routers = ["fe80::2", "fec0::2", "fe80::3", "fec0::3"].iter().filter_map(|ip| ip.parse().ok());
-        Self { macs, addresses, ipv6: routers.map(|ip| (ip, AddressOwner::Uplink)).collect() }
+        Self {
+            macs,
+            addresses,
+            ipv6: routers.map(|ip| (ip, AddressOwner::Uplink)).collect(),
+            behind: HashMap::new(),
+            uplink_ipv4: HashSet::new(),
+        }
     }
 
-    /// Returns the port of a hardware address.
+    /// Returns the port of a hardware address: its device's, or the one of the switch that has used it as a source.
     pub fn port_of(&self, mac: Mac) -> Option<Port> {
+        self.device_of(mac).or_else(|| self.behind.get(&mac).copied())
+    }
+
+    /// Returns the port of the device with a hardware address.
+    pub fn device_of(&self, mac: Mac) -> Option<Port> {
         self.macs.iter().position(|own| *own == mac)
     }
 
@@ -68,6 +89,8 @@ impl Guard {
             return;
         };
         *entry = PortAddress { declared: address, lease: None };
+        // A switch that is started again has the same clients, which may be silent until a host outside sends to them.
+        self.behind.retain(|_, owner| *owner != port);
         if let Address::Fixed(ip) = address {
             let mut ended = Vec::new();
             for (other, entry) in self.addresses.iter_mut().enumerate().filter(|(other, _)| *other != port) {
@@ -87,10 +110,9 @@ impl Guard {
 
     /// Returns whether the cell behind `port` may send the frame.
     pub fn may_send(&mut self, port: Port, frame: &Frame<'_>) -> bool {
-        if self.macs.get(port) != Some(&frame.source) || is_group(frame.source) {
-            return false;
-        }
-        if self.addresses.get(port).is_none_or(|entry| entry.declared == Address::None) {
+        let Some(PortAddress { declared, .. }) = self.addresses.get(port).copied() else { return false };
+        if declared == Address::None || is_group(frame.source) || !self.has_mac(port, frame.source, declared)
+        {
             return false;
         }
         match frame.payload {
@@ -120,9 +142,12 @@ impl Guard {
         }
     }
 
-    /// Learns from a frame of the uplink: leases, and IPv6 addresses that no cell may use.
+    /// Learns from a frame of the uplink: leases, and addresses that no cell may use.
     pub fn learn(&mut self, frame: &Frame<'_>) {
         match frame.payload {
+            Payload::Arp { sender, .. } if self.uplink_ipv4.len() < MAX_UPLINK_IPV4 => {
+                self.uplink_ipv4.insert(sender);
+            }
             Payload::Ipv4 { content: Content::Udp { from: DHCP_SERVER, data, .. }, .. } => {
                 let Some((mac, ip)) = acknowledged(data) else { return };
                 let Some(port) = self.port_of(mac) else { return };
@@ -146,12 +171,28 @@ impl Guard {
         }
     }
 
+    /// Returns whether a hardware address is a port's. A port whose cell is a switch gets free ones.
+    fn has_mac(&mut self, port: Port, mac: Mac, declared: Address) -> bool {
+        match self.port_of(mac) {
+            Some(owner) => owner == port,
+            None if declared == Address::Switch && self.behind.len() < MAX_BEHIND_SWITCH => {
+                self.behind.insert(mac, port).is_none()
+            }
+            None => false,
+        }
+    }
+
     /// Returns whether a port has an IPv4 address.
     fn has(&self, port: Port, ip: Ipv4Addr) -> bool {
         self.addresses.get(port).is_some_and(|entry| match entry.declared {
             Address::None => false,
             Address::Fixed(own) => own == ip,
             Address::Dhcp => entry.lease == Some(ip),
+            Address::Switch => {
+                let is_taken =
+                    |entry: &PortAddress| entry.declared == Address::Fixed(ip) || entry.lease == Some(ip);
+                !self.uplink_ipv4.contains(&ip) && !self.addresses.iter().any(is_taken)
+            }
         })
     }
 
@@ -163,8 +204,10 @@ impl Guard {
         if let Some(owner) = self.ipv6.get(&ip) {
             return *owner == AddressOwner::Port(port);
         }
+        let is_switch = self.addresses.get(port).is_some_and(|entry| entry.declared == Address::Switch);
+        let most = if is_switch { MAX_BEHIND_SWITCH } else { MAX_IPV6 };
         let owned = self.ipv6.values().filter(|owner| **owner == AddressOwner::Port(port)).count();
-        owned < MAX_IPV6 && self.ipv6.insert(ip, AddressOwner::Port(port)).is_none()
+        owned < most && self.ipv6.insert(ip, AddressOwner::Port(port)).is_none()
     }
 }
 

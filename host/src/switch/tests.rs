@@ -102,6 +102,48 @@ fn a_unicast_frame_goes_to_its_receiver_only() {
 }
 
 #[test]
+fn a_switch_has_the_addresses_that_no_other_port_has() {
+    let mut fabric = fabric(HostAccess::Open);
+    assert!(fabric.declare(MACS[ABSENT], Address::Switch));
+    let (client, ip) = ([2, 7, 7, 7, 7, 7], [10, 0, 2, 40]);
+    let back = tcp(ROUTER, client, OUTSIDE, (ip, 4000), !SYN);
+    let now = Instant::now();
+    assert_eq!(fabric.forward(Source::Uplink, &back, now), NOWHERE, "no one has used the address");
+    let out = tcp(client, ROUTER, ip, (OUTSIDE, 80), SYN);
+    assert_eq!(send(&mut fabric, ABSENT, &out), UPLINK);
+    assert_eq!(fabric.forward(Source::Uplink, &back, now), to(ABSENT));
+    let between = tcp(MACS[CACHE], client, CACHE_IP, (ip, 80), SYN);
+    assert_eq!(send(&mut fabric, CACHE, &between), to(ABSENT));
+    assert_eq!(send(&mut fabric, ABSENT, &tcp(client, MACS[CACHE], ip, (CACHE_IP, 4000), !SYN)), to(CACHE));
+    fabric.forward(Source::Uplink, &arp(ROUTER, ROUTER, HOST, ip), now);
+    fabric.forward(Source::Uplink, &lease(MACS[DHCP], [10, 0, 2, 15]), now);
+    for (name, frame) in [
+        ("a port's hardware address", tcp(MACS[CACHE], ROUTER, ip, (OUTSIDE, 80), SYN)),
+        ("a port's address", tcp(client, ROUTER, CACHE_IP, (OUTSIDE, 80), SYN)),
+        ("a leased address", tcp(client, ROUTER, [10, 0, 2, 15], (OUTSIDE, 80), SYN)),
+        ("the router's address", arp(client, client, HOST, ip)),
+        ("ARP for a port", arp(client, client, CACHE_IP, HOST)),
+    ] {
+        assert_eq!(send(&mut fabric, ABSENT, &frame), NOWHERE, "{name}");
+    }
+    // The addresses behind a switch are its own, and have a limit.
+    assert_eq!(send(&mut fabric, CACHE, &tcp(client, ROUTER, CACHE_IP, (OUTSIDE, 80), SYN)), NOWHERE);
+    let number_to_mac = |number: u16| [2, 8, 0, 0, (number >> 8) as u8, number as u8];
+    let is_sent = |fabric: &mut Fabric, number| {
+        send(fabric, ABSENT, &tcp(number_to_mac(number), ROUTER, ip, (OUTSIDE, 80), SYN)) == UPLINK
+    };
+    let sent = (0..2000).filter(|number| is_sent(&mut fabric, *number)).count();
+    assert_eq!(sent, 1023);
+    // The switch is started again.
+    fabric.declare(MACS[ABSENT], Address::Switch);
+    assert_eq!(fabric.forward(Source::Uplink, &back, now), to(ABSENT));
+    // Its next cell is none.
+    fabric.declare(MACS[ABSENT], Address::Fixed(ip.into()));
+    assert_eq!(send(&mut fabric, ABSENT, &out), NOWHERE);
+    assert_eq!(fabric.forward(Source::Uplink, &back, now), NOWHERE);
+}
+
+#[test]
 fn only_its_owner_can_use_an_address() {
     let mut fabric = fabric(HostAccess::Open);
     let thief = MACS[THIEF];

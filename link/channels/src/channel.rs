@@ -4,7 +4,7 @@ use crate::ChannelError;
 use crate::memory::{PeerMemory, SharedMemory};
 use crate::runtime::{LinkSlot, Listening, OpenLink, RingSizes, Runtime, runtime};
 use alloc::rc::Rc;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt;
@@ -124,7 +124,8 @@ pub(crate) async fn open_link(
     spawn_task(opening).await
 }
 
-/// Listens for a service: other cells open channels to it under `CELL/SERVICE`, with this cell's name.
+/// Listens for a service: other cells open channels to it under `CELL/SERVICE`, with this cell's name. A listener named `*`
+/// gets the channels to all services that have no listener of their own ([`Channel::service`]).
 ///
 /// # Errors
 /// A [`ChannelError`].
@@ -209,6 +210,13 @@ impl Listener {
 }
 
 impl Channel {
+    /// Returns the name of the service to which the channel was opened; `None` if it is no text.
+    pub fn service(&self) -> Option<String> {
+        let name = self.link.service();
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        core::str::from_utf8(name).ok().map(ToString::to_string)
+    }
+
     /// Returns the longest packet, in bytes.
     pub fn most_bytes(&self) -> usize {
         self.link.rings.borrow().most_bytes()

@@ -10,7 +10,10 @@ use core::cell::{Cell, RefCell};
 use core::future::poll_fn;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Poll, Waker};
-use isola_abi::links::{DOORBELL_VECTOR, Link, LinkAccess, LinkDemand, LinkPart, LinkState, ServiceName};
+use isola_abi::links::{
+    DOORBELL_VECTOR, Link, LinkAccess, LinkDemand, LinkPart, LinkState, ServiceName, service_name,
+};
+use isola_abi::network_service::ANY_CLIENT;
 use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_events::interrupt::on_interrupt;
 use isola_events::polling::{AdaptivePolling, PollingMode, PollingThresholds};
@@ -133,6 +136,11 @@ impl OpenLink {
     /// Returns whether the link is still open.
     pub(crate) fn is_open(&self) -> bool {
         self.link.state() == LinkState::Open
+    }
+
+    /// Returns the name of the service.
+    pub(crate) fn service(&self) -> ServiceName {
+        self.link.service()
     }
 
     /// Returns the peer's hardware address, of a link for frames.
@@ -338,7 +346,7 @@ impl Runtime {
                 continue;
             }
             self.dispatched.borrow_mut().push(slot);
-            match self.listening_for(&link.service()) {
+            match self.listening_to(&link.service()) {
                 Some(listening) => {
                     listening.invited.borrow_mut().push_back(slot);
                     listening.waiting.take().into_iter().for_each(Waker::wake);
@@ -357,9 +365,17 @@ impl Runtime {
         }
     }
 
+    /// Returns the listener of this name.
     pub(crate) fn listening_for(&self, service: &ServiceName) -> Option<Rc<Listening>> {
         let listening = self.listening.borrow();
         listening.iter().find(|(name, _)| name == service).and_then(|(_, listening)| listening.upgrade())
+    }
+
+    /// Returns the listener for invitations to a service: the one of its name, else the one for any name. Links for frames
+    /// between neighbours have no name.
+    fn listening_to(&self, service: &ServiceName) -> Option<Rc<Listening>> {
+        let any = service_name(ANY_CLIENT).filter(|_| service[0] != 0);
+        self.listening_for(service).or_else(|| self.listening_for(&any?))
     }
 
     pub(crate) fn listen(&self, service: ServiceName) -> Rc<Listening> {

@@ -51,7 +51,7 @@ impl fmt::Display for ConnectError {
         match self {
             Self::Channel(error) => error.fmt(f),
             Self::Refused(refusal) => refusal.fmt(f),
-            Self::Protocol => f.write_str("the service cell does not answer as a service of volumes does"),
+            Self::Protocol => f.write_str("the service cell does not answer as its kind of service does"),
             Self::Device(error) => f.write_str(error),
         }
     }
@@ -67,7 +67,7 @@ impl From<ChannelError> for ConnectError {
 
 impl ConnectError {
     /// Returns whether a later attempt can succeed: the service cell may be about to start.
-    fn is_temporary(&self) -> bool {
+    pub(crate) fn is_temporary(&self) -> bool {
         match self {
             Self::Channel(ChannelError::Refused(refusal)) => {
                 matches!(refusal, LinkRefusal::NoSuchCell | LinkRefusal::NoSlot | LinkRefusal::WrongState)

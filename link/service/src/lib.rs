@@ -6,6 +6,7 @@
 //! | [`server`] | serves block devices: admission, one activity a volume, requests |
 //! | [`client`] | connects to a served volume, and connects again when the service cell was restarted |
 //! | [`partitions`] | the partitions of a disk: one disk, many volumes |
+//! | [`network`] | networks of service cells: one network device, many cells |
 //! | `reconnecting` | the client's queue, which keeps its requests until they have completed |
 //!
 //! ```text
@@ -27,6 +28,7 @@
 extern crate alloc;
 
 pub mod client;
+pub mod network;
 pub mod partitions;
 mod reconnecting;
 pub mod server;

@@ -540,6 +540,7 @@ mod tests {
             devices: Vec::new(),
             volumes: Vec::new(),
             served_volumes: Vec::new(),
+            network_service: isola_abi::network_service::NetworkService::None,
             clock: Clock { tsc_hz: 1, apic_timer_hz: 1, tsc_at_epoch: 0, unix_ns_at_epoch: 0 },
             address: None,
             supervisor: None,

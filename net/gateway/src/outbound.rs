@@ -76,7 +76,7 @@ struct InspectedQueue {
 }
 
 impl NetworkQueue for InspectedQueue {
-    fn vector(&self) -> u8 {
+    fn vector(&self) -> Option<u8> {
         self.queue.vector()
     }
 
@@ -96,7 +96,9 @@ impl NetworkQueue for InspectedQueue {
             let received = self.queue.receive()?;
             match OutboundFrame::of(&received.frame) {
                 Some(OutboundFrame::Connection(key)) => {
-                    OUTBOUND.connection(key, received, self.queue.vector())
+                    // The queues of a process have interrupts.
+                    let vector = self.queue.vector()?;
+                    OUTBOUND.connection(key, received, vector);
                 }
                 Some(OutboundFrame::Datagram(port)) => {
                     OUTBOUND.datagram(port);

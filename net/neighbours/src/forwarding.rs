@@ -73,7 +73,7 @@ impl ForwardingQueue {
 }
 
 impl NetworkQueue for ForwardingQueue {
-    fn vector(&self) -> u8 {
+    fn vector(&self) -> Option<u8> {
         self.device.vector()
     }
 

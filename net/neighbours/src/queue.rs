@@ -246,7 +246,7 @@ impl LinkedQueue {
 }
 
 impl NetworkQueue for LinkedQueue {
-    fn vector(&self) -> u8 {
+    fn vector(&self) -> Option<u8> {
         self.device.vector()
     }
 

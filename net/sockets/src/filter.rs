@@ -46,7 +46,7 @@ enum NextFrame {
 }
 
 impl<F: Filter> NetworkQueue for FilteredQueue<F> {
-    fn vector(&self) -> u8 {
+    fn vector(&self) -> Option<u8> {
         self.queue.vector()
     }
 

@@ -75,6 +75,7 @@ extern crate alloc;
 
 mod activity_rules;
 mod attribution;
+pub mod bridge;
 pub mod byte_stream;
 mod connection;
 mod core_network;

@@ -26,6 +26,7 @@ use alloc::boxed::Box;
 use isola_ebbs::{CellEbb, Representative, platform};
 use isola_net_stack::{Addressing, Ipv4Config, Ipv6Addressing, Limits, TcpConfig};
 use isola_platform::network::NetworkPort;
+use spin::Mutex;
 
 /// The network manager of the cell. Replace it ([`CellEbb::replace`]) before the network starts: an application names a
 /// function that does so (`isola::app!`).
@@ -71,14 +72,38 @@ impl Default for NetworkSettings {
     }
 }
 
-/// Isola's default manager: the cell's first network device, without a filter.
+/// Isola's default manager: the cell's first network device, or the one that a service cell serves, without a filter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CellNetwork;
 
 impl NetworkManager for CellNetwork {
     fn open(&self) -> Option<NetworkPort> {
-        platform().open_network().into_iter().next()
+        SERVED.take().or_else(|| platform().open_network().into_iter().next())
     }
+}
+
+static SERVED: CellEbb<ServedPort> = CellEbb::new();
+
+/// The network device that a service cell serves to this one, until it is opened.
+#[derive(Default)]
+struct ServedPort(Mutex<Option<NetworkPort>>);
+
+impl ServedPort {
+    fn take(&self) -> Option<NetworkPort> {
+        self.0.lock().take()
+    }
+}
+
+impl Representative for ServedPort {
+    fn create() -> Self {
+        Self::default()
+    }
+}
+
+/// Makes a device that a service cell serves the one that [`CellNetwork::open`] returns. To be called before the network
+/// starts.
+pub fn supply(port: NetworkPort) {
+    SERVED.0.lock().replace(port);
 }
 
 impl Representative for Box<dyn NetworkManager> {

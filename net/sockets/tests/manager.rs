@@ -147,8 +147,8 @@ struct Narrow {
 }
 
 impl NetworkQueue for Narrow {
-    fn vector(&self) -> u8 {
-        0x40
+    fn vector(&self) -> Option<u8> {
+        Some(0x40)
     }
 
     fn offloads(&self) -> Offloads {

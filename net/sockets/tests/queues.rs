@@ -49,8 +49,8 @@ static ENDS: AtomicBool = AtomicBool::new(false);
 struct Queue(usize);
 
 impl NetworkQueue for Queue {
-    fn vector(&self) -> u8 {
-        0x40 + self.0 as u8
+    fn vector(&self) -> Option<u8> {
+        Some(0x40 + self.0 as u8)
     }
 
     fn offloads(&self) -> Offloads {

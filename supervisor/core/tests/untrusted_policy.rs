@@ -7,6 +7,7 @@ use isola_abi::links::{LinkAccess, LinkPart, LinkRefusal, LinkState, MAX_LINKS_T
 use isola_abi::management::{
     CellSpec, CoreOwner, CorePlacement, LendingSpec, NetworkSpec, RestartPolicy, Text,
 };
+use isola_abi::network_service::NetworkService;
 use isola_abi::size::ByteSize;
 use isola_abi::unplug::Shortfall;
 use isola_abi::volume::{VolumeAccess, VolumeMount};
@@ -147,6 +148,7 @@ fn spec(cores: u32, mib: u64) -> CellSpec {
         accept: Vec::new(),
         loop_with: Vec::new(),
         served_volumes: Vec::new(),
+        network_service: NetworkService::None,
     }
 }
 

@@ -88,7 +88,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         name: "link services",
         folders: &["link/service"],
-        may_use: &["abi", "iobuf", "platform", "cell", "services", "link", "link rings"],
+        may_use: &["abi", "iobuf", "platform", "cell", "services", "link", "link rings", "switch"],
     },
     // The connection of a hosted cell to its host: sockets, files.
     Layer {

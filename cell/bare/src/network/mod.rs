@@ -12,7 +12,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use isola_abi::descriptor::Descriptor;
-use isola_drivers::net::{FeatureSupport, HEADER_LEN, Merging, NetDevice, NetInterrupts, NetOptions};
+use isola_abi::network_service::NetworkService;
+use isola_drivers::net::{
+    FeatureSupport, HEADER_LEN, Merging, NetDevice, NetInterrupts, NetOptions, Reception,
+};
 use isola_drivers::transport::{self, Transport};
 use isola_machine::apic;
 use isola_machine::device::DeviceRegisters;
@@ -70,7 +73,8 @@ fn open_device(
         Ok(transport) => transport,
         Err(error) => return print_error(&error),
     };
-    match start(transport, (cores, pairs), interrupts, vector) {
+    let is_shared = descriptor.network_service == NetworkService::Server;
+    match start(transport, (cores, pairs), interrupts, vector, is_shared) {
         Ok(port) => Some(port),
         Err(error) => print_error(&error),
     }
@@ -82,18 +86,22 @@ fn print_error<T>(error: &dyn core::fmt::Display) -> Option<T> {
 }
 
 /// Starts a device with `pairs` queue pairs. Number and length of its buffers follow from the `initial` pairs that are
-/// in use from the start.
+/// in use from the start. A device that is shared with other cells receives the frames of all, none longer than its MTU.
 fn start(
     transport: Box<dyn Transport>,
     (initial, pairs): (u8, u8),
     interrupts: NetInterrupts<'_>,
     first_vector: u8,
+    is_shared: bool,
 ) -> Result<NetworkPort, isola_drivers::device::DeviceError> {
     let line = matches!(interrupts, NetInterrupts::Line);
     let queue_size = queue_size(initial, BUFFER_LEN);
-    let merging = Merging::Buffers { len: merged_len(initial) };
+    let (merging, reception) = match is_shared {
+        true => (Merging::Never, Reception::All),
+        false => (Merging::Buffers { len: merged_len(initial) }, Reception::Own),
+    };
     let max_mtu = longest_mtu(initial);
-    let options = NetOptions { pairs: pairs.into(), queue_size, max_mtu, merging, interrupts };
+    let options = NetOptions { pairs: pairs.into(), queue_size, max_mtu, merging, reception, interrupts };
     let (mut device, queues) = NetDevice::start(transport, &options, &mut DmaRegion::new)?;
     let (mac, mtu) = (device.mac(), device.mtu());
     let has_several = queues.len() > 1;

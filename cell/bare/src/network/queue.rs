@@ -291,8 +291,8 @@ impl BareQueue {
 }
 
 impl NetworkQueue for BareQueue {
-    fn vector(&self) -> u8 {
-        self.vector
+    fn vector(&self) -> Option<u8> {
+        Some(self.vector)
     }
 
     fn offloads(&self) -> Offloads {

@@ -1,5 +1,6 @@
 //! A network device from reset to running, frames in both directions, and reset, over both buses.
 
+mod channel;
 mod long_frames;
 mod spreading;
 
@@ -45,6 +46,7 @@ const LINE: NetOptions<'static> = NetOptions {
     queue_size: 8,
     max_mtu: 1500,
     merging: Merging::Never,
+    reception: Reception::Own,
     interrupts: NetInterrupts::Line,
 };
 
@@ -79,6 +81,9 @@ impl Rig {
     }
 
     fn start(&self, options: &NetOptions<'_>) -> Result<(NetDevice, Vec<Pair>), DeviceError> {
+        if channel::is_selected() {
+            return self.start_over_channel(options);
+        }
         self.start_on(Box::new(MmioTransport::new(mmio(&self.device)).unwrap()), options)
     }
 

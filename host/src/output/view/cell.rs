@@ -5,6 +5,7 @@ use crate::machine::network::address;
 use crate::output::human::{rfc3339, since};
 use crate::publish::Publication;
 use isola_abi::management::{ActivityUsage, CellInfo, LoanInfo, MemoryLoanInfo, NetworkSpec};
+use isola_abi::network_service::NetworkPort;
 use isola_abi::report::{CorePhase, MemoryPressure};
 use isola_abi::size::ByteSize;
 use isola_abi::volume::{VolumeAccess, VolumeMount};
@@ -63,6 +64,8 @@ pub struct CellView {
     pub pressure: &'static str,
     /// `static`, `dhcp` or `none`.
     pub network: &'static str,
+    /// The service cell that serves the network device; `None` for a device of its own.
+    pub network_cell: Option<String>,
     /// The IP address.
     pub address: Option<String>,
     /// The published ports.
@@ -282,11 +285,12 @@ impl CellView {
                 MemoryPressure::Low => "low",
                 MemoryPressure::Critical => "critical",
             },
-            network: match cell.spec.network {
-                NetworkSpec::None => "none",
-                NetworkSpec::Dhcp => "dhcp",
-                NetworkSpec::Static(_) => "static",
+            network: match (cell.spec.network, cell.spec.network_service.port()) {
+                (NetworkSpec::Static(_), _) | (_, Some(NetworkPort { address: Some(_), .. })) => "static",
+                (NetworkSpec::Dhcp, _) | (_, Some(NetworkPort { address: None, .. })) => "dhcp",
+                (NetworkSpec::None, None) => "none",
             },
+            network_cell: cell.spec.network_service.port().map(|port| port.cell.clone()),
             address: address(cell).map(|ip| ip.to_string()),
             ports: ports.iter().map(PortView::new).collect(),
             volumes: cell.spec.volumes.iter().map(VolumeView::new).collect(),

@@ -11,6 +11,7 @@ use isola_abi::service::{DeviceOffer, DriverSetup};
 use isola_events::{exit, run, spawn_task};
 use isola_hosted::{Hosted, Settings};
 use isola_platform::block::BlockPort;
+use isola_platform::network::NetworkPort;
 use isola_platform::{CoreIndex, LinkPort, PeerWords, Platform};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -263,6 +264,15 @@ impl LinkPort for Port {
         _: DeviceOffer,
         _: &'static [AtomicU64],
     ) -> Result<(BlockPort, DriverSetup), String> {
+        Err("a cell of this machine has no drivers".to_owned())
+    }
+
+    fn open_network_device(
+        &self,
+        _: usize,
+        _: DeviceOffer,
+        _: &'static [AtomicU64],
+    ) -> Result<(NetworkPort, DriverSetup), String> {
         Err("a cell of this machine has no drivers".to_owned())
     }
 }

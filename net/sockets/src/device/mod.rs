@@ -13,7 +13,7 @@ mod send;
 
 pub(crate) use queue_owners::{assign_queues, spread, start};
 pub(crate) use receive::{forward_if_moved, forward_reassembled};
-pub(crate) use send::transmit;
+pub(crate) use send::{send_for, transmit};
 
 use crate::divided_output::DividedOutput;
 use crate::interface;
@@ -28,7 +28,7 @@ use isola_abi::query::GridClient;
 use isola_abi::report::NetworkReport;
 use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_events::activity::INFRASTRUCTURE;
-use isola_events::interrupt::{Interrupt, on_interrupt};
+use isola_events::interrupt::{Interrupt, InterruptError, on_interrupt};
 use isola_events::polling::{AdaptivePolling, PollingThresholds};
 use isola_events::{Alarm, on_vcore_moved, spawn_on};
 use isola_net_stack::Steering;
@@ -68,7 +68,7 @@ struct CoreQueue {
 struct ServedQueue {
     queue: Box<dyn NetworkQueue + Send>,
     polling: AdaptivePolling,
-    /// `None` if the vector was taken.
+    /// `None` if the queue has none, or its vector was taken.
     _interrupt: Option<Interrupt>,
 }
 
@@ -147,9 +147,9 @@ impl CoreQueue {
 
     /// Serves a queue that is attached to this core.
     fn serve(&self, queue: Box<dyn NetworkQueue + Send>) {
-        let interrupt = on_interrupt(queue.vector(), || QUEUE.interrupted());
-        let interrupt =
-            interrupt.inspect_err(|error| platform().print(format!("network: {error}\n").as_bytes())).ok();
+        let interrupt = queue.vector().map(|vector| on_interrupt(vector, || QUEUE.interrupted()));
+        let print = |error: &InterruptError| platform().print(format!("network: {error}\n").as_bytes());
+        let interrupt = interrupt.and_then(|interrupt| interrupt.inspect_err(print).ok());
         let polling = AdaptivePolling::new(PollingThresholds::default());
         self.steering.set(interface::steering());
         self.served.replace(Some(ServedQueue { queue, polling, _interrupt: interrupt }));

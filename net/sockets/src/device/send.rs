@@ -39,6 +39,14 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
     }
 }
 
+/// Sends frames of `owner` that no stack made, through the calling core's queue.
+pub(crate) fn send_for(owner: Owner, frames: Vec<Frame>) {
+    for frame in &frames {
+        NETWORK.attribution.count_sent(owner, frame.len() as u64);
+    }
+    QUEUE.send(frames.into_iter().map(|frame| (owner, frame)).collect());
+}
+
 impl CoreQueue {
     /// Passes another core's frames to the device, behind those that wait.
     fn send(&self, frames: Vec<(Owner, Frame)>) {

@@ -179,8 +179,8 @@ impl TapQueue {
 }
 
 impl NetworkQueue for TapQueue {
-    fn vector(&self) -> u8 {
-        self.below(|queue| queue.vector()).unwrap_or_default()
+    fn vector(&self) -> Option<u8> {
+        self.below(|queue| queue.vector()).flatten()
     }
 
     fn offloads(&self) -> Offloads {

@@ -8,7 +8,7 @@ use crate::time::Time;
 use alloc::vec::Vec;
 use isola_abi::descriptor::{Descriptor, HaltMode, InterruptMode, NotificationTarget};
 use isola_abi::id::{CoreId, PhysRange};
-use isola_abi::management::{DeviceLocation, Fault, NetworkSpec};
+use isola_abi::management::{DeviceLocation, Fault};
 use isola_machine::apic::io::InterruptLines;
 use isola_machine::apic::local;
 use isola_machine::authority::Authority;
@@ -122,10 +122,8 @@ impl MachineHardware {
             volumes: spec.volumes.clone(),
             served_volumes: spec.served_volumes.clone(),
             clock: self.time.clock(),
-            address: match spec.network {
-                NetworkSpec::Static(address) => Some(address),
-                NetworkSpec::None | NetworkSpec::Dhcp => None,
-            },
+            address: spec.static_address(),
+            network_service: spec.network_service.clone(),
             supervisor: Some(self.notification),
             interrupt_mode: self.mode,
             halt_mode: self.halt_mode,

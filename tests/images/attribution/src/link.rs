@@ -65,8 +65,8 @@ impl NetworkManager for Link {
 struct Queue;
 
 impl NetworkQueue for Queue {
-    fn vector(&self) -> u8 {
-        VECTOR
+    fn vector(&self) -> Option<u8> {
+        Some(VECTOR)
     }
 
     fn offloads(&self) -> Offloads {

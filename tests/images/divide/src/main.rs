@@ -16,6 +16,7 @@ use elf::ElfBytes;
 use elf::endian::LittleEndian;
 use isola_abi::descriptor::{Descriptor, HaltMode, NotificationTarget, Request};
 use isola_abi::id::{CellId, PhysRange};
+use isola_abi::network_service::NetworkService;
 use isola_abi::note::ImageNote;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_machine::apic::local;
@@ -130,6 +131,7 @@ fn run_cell(
         devices: Vec::new(),
         volumes: Vec::new(),
         served_volumes: Vec::new(),
+        network_service: NetworkService::None,
         clock: machine.clock,
         address: None,
         supervisor: Some(NotificationTarget { apic: local::id(), vector: NOTIFICATION_VECTOR }),

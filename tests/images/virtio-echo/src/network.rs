@@ -4,7 +4,9 @@ use crate::frame::{FrameAction, answer};
 use crate::{Echo, GrowthRequest};
 use alloc::vec;
 use alloc::vec::Vec;
-use isola_drivers::net::{HEADER_LEN, Merging, NetDevice, NetInterrupts, NetOptions, NetQueue, Offload};
+use isola_drivers::net::{
+    HEADER_LEN, Merging, NetDevice, NetInterrupts, NetOptions, NetQueue, Offload, Reception,
+};
 use isola_drivers::transport;
 use isola_drivers::virtqueue::{Pending, WakeWhen};
 use isola_machine::apic::InterruptMessage;
@@ -38,8 +40,14 @@ impl Network {
             [] => NetInterrupts::Line,
             pairs => NetInterrupts::Messages { pairs, configuration: None },
         };
-        let options =
-            NetOptions { pairs: 1, queue_size: 256, max_mtu: 1500, merging: Merging::Never, interrupts };
+        let options = NetOptions {
+            pairs: 1,
+            queue_size: 256,
+            max_mtu: 1500,
+            merging: Merging::Never,
+            reception: Reception::Own,
+            interrupts,
+        };
         let transport = transport::open(windows).expect("a modern device");
         let (device, mut queues) =
             NetDevice::start(transport, &options, &mut DmaRegion::new).expect("a network device");

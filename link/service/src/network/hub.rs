@@ -1,0 +1,233 @@
+//! The switch with the queues of its ports, on the first core of the service cell.
+
+use super::server::Client;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::rc::Rc;
+use core::cell::RefCell;
+use core::time::Duration;
+use isola_ebbs::{Ebb, Representative};
+use isola_events::now;
+use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut};
+use isola_net::neighbours::{LinkDrop, count_dropped, poll};
+use isola_platform::network::{FramesPending, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame};
+use isola_switch::frame::Mac;
+use isola_switch::{DropReason, PortId, Recipients, Source, Switch, Targets};
+
+pub(super) static HUB: Ebb<Hub> = Ebb::new();
+
+/// The most frames that wait for the service cell's own stack.
+const MOST_OWN: usize = 256;
+
+/// The most frames for others that one call takes from the device.
+const MOST_FORWARDED: usize = 64;
+
+/// The offset of the source address in a frame.
+const SOURCE: core::ops::Range<usize> = 6..12;
+
+/// A frame on its way to a port.
+#[derive(Clone)]
+pub(super) struct Forwarded {
+    pub bytes: Chain,
+    pub checksum: ReceivedChecksum,
+}
+
+/// The switch, and the queues of its ports.
+#[derive(Default)]
+pub(super) struct Hub {
+    state: RefCell<Option<HubState>>,
+}
+
+struct HubState {
+    switch: Switch,
+    clients: BTreeMap<PortId, Rc<Client>>,
+    /// Frames of clients for the cell's own stack.
+    own: VecDeque<Forwarded>,
+}
+
+impl Representative for Hub {
+    fn create() -> Self {
+        Self::default()
+    }
+}
+
+impl Hub {
+    /// Creates the switch of a device with this hardware address.
+    pub fn start(&self, mac: Mac) {
+        let state = HubState { switch: Switch::new(mac), clients: BTreeMap::new(), own: VecDeque::new() };
+        self.state.replace(Some(state));
+    }
+
+    /// Calls `act` with the switch; returns `None` before the network has started.
+    pub fn with_switch<T>(&self, act: impl FnOnce(&mut Switch) -> T) -> Option<T> {
+        self.state.borrow_mut().as_mut().map(|state| act(&mut state.switch))
+    }
+
+    /// Adds a client whose port the switch has.
+    pub fn add(&self, port: PortId, client: Rc<Client>) {
+        if let Some(state) = self.state.borrow_mut().as_mut() {
+            state.clients.insert(port, client);
+        }
+    }
+
+    /// Removes a client and its port.
+    pub fn remove(&self, port: PortId) {
+        if let Some(state) = self.state.borrow_mut().as_mut() {
+            state.clients.remove(&port);
+            state.switch.remove_port(port);
+        }
+    }
+
+    /// Forwards a frame of a client to the ports and the stack. Returns whether it goes to the device as well.
+    pub fn forward(&self, from: PortId, frame: &IoBuf) -> bool {
+        let mut state = self.state.borrow_mut();
+        let Some(state) = state.as_mut() else { return false };
+        let Some(targets) = state.targets(Source::Port(from), frame) else { return false };
+        let forwarded = Forwarded { bytes: frame.clone().into(), checksum: ReceivedChecksum::Unchecked };
+        state.deliver(Source::Port(from), targets, &forwarded);
+        if targets.own {
+            if state.own.len() < MOST_OWN {
+                state.own.push_back(forwarded);
+                poll();
+            } else {
+                count_dropped(LinkDrop::Full);
+            }
+        }
+        targets.uplink
+    }
+}
+
+impl HubState {
+    /// Returns the targets of a frame, of which `headers` has at least the headers; `None` if it has none.
+    fn targets(&mut self, from: Source, headers: &[u8]) -> Option<Targets> {
+        let targets = self.switch.forward(from, headers, time());
+        if let (Err(DropReason::ForeignAddress | DropReason::Malformed), Source::Port(_)) = (&targets, from) {
+            count_dropped(LinkDrop::Source);
+        }
+        targets.ok()
+    }
+
+    /// Passes a frame to the ports among its targets.
+    fn deliver(&self, from: Source, targets: Targets, frame: &Forwarded) {
+        let deliver = |client: &Rc<Client>| {
+            if !client.deliver(frame.clone()) {
+                count_dropped(LinkDrop::Full);
+            }
+        };
+        match targets.ports {
+            Recipients::None => {}
+            Recipients::One(port) => self.clients.get(&port).into_iter().for_each(deliver),
+            Recipients::All => {
+                let others = self.clients.iter().filter(|(port, _)| Source::Port(**port) != from);
+                others.for_each(|(_, client)| deliver(client));
+            }
+        }
+    }
+
+    fn own_mac(&self) -> Mac {
+        self.switch.own_mac()
+    }
+}
+
+pub(super) fn time() -> Duration {
+    Duration::from_nanos(now().as_ns())
+}
+
+/// The device's queue behind the switch, for the stack of the service cell.
+pub(super) struct SwitchedQueue {
+    device: Box<dyn NetworkQueue + Send>,
+    /// Whether the next frame to be sent was distributed to the ports, and the device had no room for it.
+    is_repeated: bool,
+}
+
+impl SwitchedQueue {
+    pub fn new(device: Box<dyn NetworkQueue + Send>) -> Self {
+        Self { device, is_repeated: false }
+    }
+}
+
+impl NetworkQueue for SwitchedQueue {
+    fn vector(&self) -> Option<u8> {
+        self.device.vector()
+    }
+
+    fn offloads(&self) -> Offloads {
+        // A frame may go to a client, whose driver gets complete frames.
+        Offloads::default()
+    }
+
+    fn attach(&mut self) {
+        self.device.attach();
+    }
+
+    fn redirect(&mut self) {
+        self.device.redirect();
+    }
+
+    fn receive(&mut self) -> Option<ReceivedFrame> {
+        let mut state = HUB.state.borrow_mut();
+        let Some(state) = state.as_mut() else { return self.device.receive() };
+        if let Some(Forwarded { mut bytes, checksum }) = state.own.pop_front() {
+            let frame = bytes.pop_front()?;
+            let rest = (!bytes.is_empty()).then(|| Box::new(bytes));
+            return Some(ReceivedFrame { frame, rest, checksum });
+        }
+        // Without a frame for it, the caller enables interrupts, which reports that more wait.
+        for _ in 0..MOST_FORWARDED {
+            let received = self.device.receive()?;
+            let Some(targets) = state.targets(Source::Uplink, &received.frame) else { continue };
+            if targets.ports != Recipients::None {
+                let mut bytes = Chain::from(received.frame.clone());
+                received.rest.iter().for_each(|rest| bytes.append((**rest).clone()));
+                state.deliver(Source::Uplink, targets, &Forwarded { bytes, checksum: received.checksum });
+            }
+            if targets.own {
+                return Some(received);
+            }
+        }
+        None
+    }
+
+    fn may_have_received(&self) -> bool {
+        let has_own = || HUB.state.borrow().as_ref().is_some_and(|state| !state.own.is_empty());
+        self.device.may_have_received() || has_own()
+    }
+
+    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
+        let is_repeated = core::mem::replace(&mut self.is_repeated, false);
+        let mut state = HUB.state.borrow_mut();
+        let is_own = |state: &&mut HubState| frame.head.get(SOURCE) == Some(&state.own_mac()[..]);
+        // Frames of clients were distributed before they came here.
+        if let Some(state) = state.as_mut().filter(is_own).filter(|_| !is_repeated) {
+            let Some(targets) = state.targets(Source::Own, &frame.head) else { return Ok(()) };
+            if targets.ports != Recipients::None {
+                let mut bytes = Chain::from(IoBuf::copy_from_slice(&frame.head));
+                bytes.append(frame.payload.clone());
+                let forwarded = Forwarded { bytes, checksum: ReceivedChecksum::Valid };
+                state.deliver(Source::Own, targets, &forwarded);
+            }
+            if !targets.uplink {
+                return Ok(());
+            }
+        }
+        self.device.send(frame).inspect_err(|_| self.is_repeated = true)
+    }
+
+    fn flush(&mut self) {
+        self.device.flush();
+    }
+
+    fn reclaim(&mut self, recycle: &mut dyn FnMut(IoBufMut)) {
+        self.device.reclaim(recycle);
+    }
+
+    fn enable_interrupts(&mut self) -> FramesPending {
+        let device = self.device.enable_interrupts();
+        let has_own = HUB.state.borrow().as_ref().is_some_and(|state| !state.own.is_empty());
+        if has_own { FramesPending::Yes } else { device }
+    }
+
+    fn disable_interrupts(&mut self) {
+        self.device.disable_interrupts();
+    }
+}
