@@ -170,6 +170,8 @@ pub enum ServiceKind {
     Block,
     /// Its network device, through a switch.
     Net,
+    /// Folders of its volumes.
+    Files,
 }
 
 impl ServiceKind {
@@ -178,6 +180,7 @@ impl ServiceKind {
         match self {
             Self::Block => "block",
             Self::Net => "net",
+            Self::Files => "folders",
         }
     }
 }

@@ -52,6 +52,7 @@ mod arguments;
 mod begin;
 pub mod console;
 pub mod files;
+mod folder_server;
 mod grid_query;
 mod memory_account;
 mod processes;

@@ -12,6 +12,7 @@
 //! [`DISK`] is the resource by whose policy the requests to the devices are ordered, and
 //! [`FILES`](isola_resources::FILES) that for the operations of the file systems.
 
+pub use crate::folder_server::{ServeFoldersError, serve_folders};
 pub use crate::volume_server::{ServeError, serve_volumes};
 pub use isola_abi::volume::VolumeAccess;
 pub use isola_block::BlockError;
@@ -79,9 +80,9 @@ pub struct MountedVolume {
     pub access: VolumeAccess,
     /// The file system.
     pub volume: Volume,
-    /// The cache of its blocks.
-    pub cache: BlockCache,
-    _holder: HolderRegistration,
+    /// The cache of its blocks; `None` for a folder of a service cell, which has the blocks.
+    pub cache: Option<BlockCache>,
+    _holder: Option<HolderRegistration>,
 }
 
 /// A volume that cannot be mounted, with the reason.
@@ -148,14 +149,29 @@ pub async fn mount() -> Result<Volumes, MountError> {
         volumes.mounted.push(mount_one(Mounting { name, path, access, settings }, port, capacity).await?);
     }
     for volume in served {
-        let ServedVolume { path, access, .. } = volume.clone();
-        let failed = |error| MountError { path: path.clone(), reason: MountFailure::Service(error) };
-        let port = client::connect(volume).await.map_err(failed)?;
-        let settings = BlockSettings { time_limit: client::TIME_LIMIT, ..settings };
-        let mounting = Mounting { name: format!("{}@{}", volume.name, volume.cell), path, access, settings };
-        volumes.mounted.push(mount_one(mounting, port, capacity).await?);
+        volumes.mounted.push(mount_served(volume, settings, capacity).await?);
     }
     Ok(volumes)
+}
+
+/// Mounts what a service cell serves: its offer says whether it is a volume or a folder.
+async fn mount_served(
+    served: &ServedVolume,
+    settings: BlockSettings,
+    capacity: usize,
+) -> Result<MountedVolume, MountError> {
+    let ServedVolume { path, access, .. } = served.clone();
+    let name = format!("{}@{}", served.name, served.cell);
+    let failed = |error| MountError { path: path.clone(), reason: MountFailure::Service(error) };
+    let (channel, offer) = client::introduce(served).await.map_err(failed)?;
+    if offer.device_type == isola_folder_service::DEVICE_TYPE {
+        let folder = isola_folder_service::client::connect(served, channel, offer).await;
+        let volume = folder.map_err(failed)?;
+        return Ok(MountedVolume { name, path, access, volume, cache: None, _holder: None });
+    }
+    let port = client::connect(served, channel, offer).await.map_err(failed)?;
+    let settings = BlockSettings { time_limit: client::TIME_LIMIT, ..settings };
+    mount_one(Mounting { name, path, access, settings }, port, capacity).await
 }
 
 /// A volume that is about to be mounted.
@@ -186,7 +202,7 @@ async fn mount_one(
         .await
         .map_err(|error| failed(MountFailure::File(error)))?;
     let holder = register_memory_holder(CachedBlocks(cache.clone()));
-    Ok(MountedVolume { name, path, access, volume, cache, _holder: holder })
+    Ok(MountedVolume { name, path, access, volume, cache: Some(cache), _holder: Some(holder) })
 }
 
 /// The blocks of a cache as memory that the cell could do without.

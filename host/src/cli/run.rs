@@ -85,6 +85,8 @@ with -t. The cell's own messages follow at its end, on the error output.
 
 With --service block the image is `block`: each volume has the last part of its path as its name, and other cells mount it \
 with -v NAME@CELL:PATH. Restart it by a policy: its clients wait up to a minute.
+With --service files the image is `folders`: the directories in the root directory of its volumes are folders, which other \
+cells mount in the same way; names after the options are those of the only ones, and of those to create.
 
 With --service net the image is `net`: a switch between the cell's network device and the cells that run with \
 --network dhcp@CELL, or ADDRESS/PREFIX@CELL, which take no device. They wait for the service cell at their start, and go on \
@@ -106,6 +108,7 @@ Examples:
   isola run -d --name kv -v data@store:/data kv
   isola run -d --name net --service net --accept '*' --restart always
   isola run -d --name web --network auto@net -p 8080:80 web
+  isola run -d --name docs --service files -v data:/data --accept '*' --restart always web mail
   isola run -f isola.toml
   isola run --rm -it -v debian:/:ro linux -- bash
   isola run --standalone ./target/release/kv
@@ -171,7 +174,7 @@ pub(super) struct Arguments {
     /// VOLUME@CELL, a volume that a service cell serves
     #[arg(short, long, value_name = "VOLUME")]
     volume: Vec<VolumeSpec>,
-    /// Serves the cells that it accepts: `block` its volumes, `net` its network device
+    /// Serves the cells that it accepts: `block` its volumes, `files` folders of its volumes, `net` its network device
     #[arg(long, value_name = "SERVICE", conflicts_with_all = ["standalone", "hosted", "rootfs"])]
     service: Option<ServiceKind>,
     /// Accepts channels of the cell with that name, or CELL/SERVICE: to one service, or volume, only; `*` stands for all

@@ -10,7 +10,7 @@ use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
 use core::time::Duration;
-use isola_abi::service::{Hello, Reply, ServedVolume, ServiceRefusal, decode, encode};
+use isola_abi::service::{DeviceOffer, Hello, Reply, ServedVolume, ServiceRefusal, decode, encode};
 use isola_activities::INFRASTRUCTURE;
 use isola_channels::{Channel, ChannelError, LinkAccess, LinkRefusal, SharedMemory, open};
 use isola_ebbs::platform;
@@ -28,10 +28,10 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 const FIRST_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long the service may take for an answer before its first request.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The pause between two attempts to connect.
-const PAUSE: Duration = Duration::from_millis(50);
+pub const PAUSE: Duration = Duration::from_millis(50);
 
 /// The reason why a served volume cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl From<ChannelError> for ConnectError {
 
 impl ConnectError {
     /// Returns whether a later attempt can succeed: the service cell may be about to start.
-    pub(crate) fn is_temporary(&self) -> bool {
+    pub fn is_temporary(&self) -> bool {
         match self {
             Self::Channel(ChannelError::Refused(refusal)) => {
                 matches!(refusal, LinkRefusal::NoSuchCell | LinkRefusal::NoSlot | LinkRefusal::WrongState)
@@ -81,16 +81,55 @@ impl ConnectError {
     }
 }
 
-/// Connects to a served volume, on the cell's first core. The returned device connects again by itself when the service cell
-/// was restarted.
+/// Opens a channel to a service, on the cell's first core. Returns it with the device that the service offers.
 ///
 /// # Errors
 /// A [`ConnectError`], for a temporary reason after half a minute.
-pub async fn connect(volume: &ServedVolume) -> Result<BlockPort, ConnectError> {
+pub async fn introduce(volume: &ServedVolume) -> Result<(Channel, DeviceOffer), ConnectError> {
+    let deadline = now() + FIRST_LIMIT;
+    loop {
+        match introduce_once(volume).await {
+            Err(error) if error.is_temporary() && now() < deadline => sleep(PAUSE).await,
+            result => return result,
+        }
+    }
+}
+
+/// As [`introduce`], once.
+///
+/// # Errors
+/// A [`ConnectError`].
+pub async fn introduce_once(volume: &ServedVolume) -> Result<(Channel, DeviceOffer), ConnectError> {
+    let channel = open(&volume.link_name()).await?;
+    let hello = Hello { version: isola_abi::VERSION, access: volume.access };
+    channel.write(&encode(&hello)).await?;
+    let answer = timeout(ANSWER_LIMIT, channel.read()).await.map_err(|_| ConnectError::Protocol)??;
+    match decode(&answer) {
+        Some(Reply::Offer(offer)) => Ok((channel, offer)),
+        Some(Reply::Refused(refusal)) => Err(ConnectError::Refused(refusal)),
+        None => Err(ConnectError::Protocol),
+    }
+}
+
+/// Connects to a served volume, whose service has offered its device on `channel`. The returned device connects again by
+/// itself when the service cell was restarted.
+///
+/// # Errors
+/// A [`ConnectError`], for a temporary reason after half a minute.
+pub async fn connect(
+    volume: &ServedVolume,
+    channel: Channel,
+    offer: DeviceOffer,
+) -> Result<BlockPort, ConnectError> {
     let memory = SharedMemory::new(SHARED_PAGES)?;
     let deadline = now() + FIRST_LIMIT;
+    let mut introduced = Some((channel, offer));
     let (channel, port) = loop {
-        match connect_once(volume, &memory).await {
+        let attempt = match introduced.take() {
+            Some((channel, offer)) => start_driver(channel, offer, &memory).await,
+            None => connect_once(volume, &memory).await,
+        };
+        match attempt {
             Err(error) if error.is_temporary() && now() < deadline => sleep(PAUSE).await,
             result => break result?,
         }
@@ -110,16 +149,17 @@ async fn connect_once(
     volume: &ServedVolume,
     memory: &SharedMemory,
 ) -> Result<(Channel, BlockPort), ConnectError> {
+    let (channel, offer) = introduce_once(volume).await?;
+    start_driver(channel, offer, memory).await
+}
+
+/// Starts the driver of the device that the service has offered on `channel`.
+async fn start_driver(
+    channel: Channel,
+    offer: DeviceOffer,
+    memory: &SharedMemory,
+) -> Result<(Channel, BlockPort), ConnectError> {
     let port = platform().links().ok_or(ChannelError::Unsupported)?;
-    let channel = open(&volume.link_name()).await?;
-    let hello = Hello { version: isola_abi::VERSION, access: volume.access };
-    channel.write(&encode(&hello)).await?;
-    let answer = timeout(ANSWER_LIMIT, channel.read()).await.map_err(|_| ConnectError::Protocol)??;
-    let offer = match decode(&answer) {
-        Some(Reply::Offer(offer)) => offer,
-        Some(Reply::Refused(refusal)) => return Err(ConnectError::Refused(refusal)),
-        None => return Err(ConnectError::Protocol),
-    };
     let slot = channel.bell().slot();
     let (device, setup) =
         port.open_block_device(slot, offer, memory.words()).map_err(ConnectError::Device)?;

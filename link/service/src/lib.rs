@@ -22,6 +22,8 @@
 //! **Failure.** A request counts as executed when the client has read its completion. When the service cell ends, all
 //! others are issued again to its next incarnation: a read or a write that was executed before is the same the second
 //! time. Not later than [`client::TIME_LIMIT`] after its submission, a request fails, and the device with it.
+//!
+//! Not here: folders of a service cell (`isola-folder-service`).
 #![no_std]
 #![forbid(unsafe_code)]
 

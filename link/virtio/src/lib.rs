@@ -6,6 +6,8 @@
 //! | [`queue`] | the split ring: takes chains, returns them | 2.6, 2.7 |
 //! | [`block`] | requests of a block device | 5.2 |
 //! | [`net`] | frames of a network device | 5.1 |
+//! | [`message`] | requests that are a message and room for its answer | 5.11 |
+//! | [`driver`] | the driver side of such a queue, for clients of a service cell without a driver of their own | 2.6, 2.7 |
 //!
 //! ```text
 //!   driver in the client cell                     this crate in the service cell
@@ -30,7 +32,9 @@
 extern crate alloc;
 
 pub mod block;
+pub mod driver;
 pub mod memory;
+pub mod message;
 pub mod net;
 pub mod queue;
 

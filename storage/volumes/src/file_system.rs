@@ -192,6 +192,12 @@ pub trait FileSystem {
         Err(FileError::Unsupported)
     }
 
+    /// Notes that a file has users, until [`Self::unhold`]: it must be usable without a name.
+    fn hold(&mut self, _file: FileId) {}
+
+    /// Notes that a file has no users any more.
+    fn unhold(&mut self, _file: FileId) {}
+
     /// Frees the storage of a file without a name.
     ///
     /// # Errors
@@ -287,6 +293,18 @@ pub struct Entry {
 /// A position in the list of a directory's entries. The default is the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListPosition(pub(crate) [u64; 4]);
+
+impl ListPosition {
+    /// Returns the position with these words, for a file system outside of this crate.
+    pub const fn of_words(words: [u64; 4]) -> Self {
+        Self(words)
+    }
+
+    /// Returns the words, whose meaning the file system alone knows.
+    pub const fn words(self) -> [u64; 4] {
+        self.0
+    }
+}
 
 /// The space of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -129,6 +129,11 @@ impl Mounted {
     pub fn hold(&mut self, file: FileId) -> Rc<OpenFileState> {
         let new = || OpenFile { handles: 0, state: Rc::default(), is_unnamed: false };
         let open = self.open.entry(file).or_insert_with(new);
+        if open.handles == 0
+            && let Some(file_system) = &mut self.file_system
+        {
+            file_system.hold(file);
+        }
         open.handles += 1;
         open.state.clone()
     }
@@ -141,7 +146,9 @@ impl Mounted {
         }
         let is_unnamed = open.is_unnamed;
         self.open.remove(&file);
-        if is_unnamed { self.file_system()?.release(file) } else { Ok(()) }
+        let file_system = self.file_system()?;
+        file_system.unhold(file);
+        if is_unnamed { file_system.release(file) } else { Ok(()) }
     }
 
     pub fn remove(&mut self, path: &[u8]) -> Result<(), FileError> {

@@ -177,6 +177,12 @@ impl Volume {
         self.run(open).await
     }
 
+    /// Returns whether the file system is on a block device of this cell, and not in another cell, which may change it, and
+    /// knows a file by its number while it is open only.
+    pub fn is_local(&self) -> bool {
+        self.shared.cache.is_some()
+    }
+
     /// Returns the number of operations that have changed names: while it stays, each path leads to the same file.
     pub fn names_version(&self) -> u64 {
         self.shared.names_version.get()

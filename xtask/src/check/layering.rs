@@ -87,8 +87,18 @@ const LAYERS: &[Layer] = &[
     // Service cells: devices of a cell for others, over links.
     Layer {
         name: "link services",
-        folders: &["link/service"],
-        may_use: &["abi", "iobuf", "platform", "cell", "services", "link", "link rings", "switch"],
+        folders: &["link/folders", "link/service"],
+        may_use: &[
+            "abi",
+            "iobuf",
+            "platform",
+            "cell",
+            "services",
+            "link",
+            "link rings",
+            "link services",
+            "switch",
+        ],
     },
     // The connection of a hosted cell to its host: sockets, files.
     Layer {

@@ -69,7 +69,7 @@ async fn run(path: &str) -> Result<(), String> {
 async fn share(path: &str, loads: &[&str]) -> Result<(), String> {
     let volumes = storage::mount().await.map_err(|error| error.to_string())?;
     let mounted = volumes.iter().find(|mounted| mounted.path == path).ok_or("no volume at the path")?;
-    let device = mounted.cache.device().clone();
+    let device = mounted.cache.as_ref().ok_or("no block device at the path")?.device().clone();
     for load in loads {
         let (name, bytes) = load.split_once(':').ok_or("NAME:BYTES")?;
         let len: usize = bytes.parse().map_err(|_| "no number of bytes")?;

@@ -16,7 +16,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola::events::{register_activity, spawn_task, spawn_task_for, yield_now};
 use isola::prelude::*;
-use isola::storage::{self, File, MountedVolume, Volume};
+use isola::storage::{self, BlockCache, File, Volume};
 use isola_abi::id::ActivityId;
 
 const BLOCK: usize = 4096;
@@ -31,7 +31,7 @@ const TIMES: usize = 10;
 const READS: u64 = 256;
 
 struct Files<'a> {
-    mounted: &'a MountedVolume,
+    cache: &'a BlockCache,
     small: Rc<File>,
     large: Rc<File>,
     small_len: u64,
@@ -43,7 +43,8 @@ pub async fn scan(path: &str) -> Result<(), String> {
     let mounted = volumes.iter().find(|mounted| mounted.path == path).ok_or("no volume at the path")?;
     let (small, small_len) = open(&mounted.volume, "/small").await?;
     let (large, large_len) = open(&mounted.volume, "/large").await?;
-    let files = Files { mounted, small, large, small_len, large_len };
+    let cache = mounted.cache.as_ref().ok_or("no block device at the path")?;
+    let files = Files { cache, small, large, small_len, large_len };
     let [reader, scanning] = ["reader", "scan"].map(register_activity);
     let (reader, scanning) = (reader.map_err(text)?, scanning.map_err(text)?);
     let runs = TIMES * isola::memory_total() / RUN;
@@ -90,7 +91,7 @@ async fn read_small(
     scanned: Rc<Cell<usize>>,
     count: usize,
 ) -> Result<(u64, u64), String> {
-    let before = files.mounted.cache.usage(reader);
+    let before = files.cache.usage(reader);
     let (file, len) = (files.small.clone(), files.small_len);
     let reads = spawn_task_for(reader, async move {
         for read in 0..count {
@@ -104,7 +105,7 @@ async fn read_small(
         Ok::<(), String>(())
     });
     reads.await?;
-    let after = files.mounted.cache.usage(reader);
+    let after = files.cache.usage(reader);
     let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
     Ok((hits, hits + misses))
 }
@@ -136,7 +137,7 @@ async fn reread(files: &Files<'_>) -> Result<(), String> {
             yield_now().await;
         }
         right += READS;
-        let (cached, _) = files.mounted.cache.len_bytes();
+        let (cached, _) = files.cache.len_bytes();
         println!("right: {right}, cached {cached} of {}", isola::memory_total());
     }
     Ok(())

@@ -122,7 +122,8 @@ fn as_activity(name: &str, start: impl FnOnce()) -> Result<(), String> {
 /// Returns the cache of the volume that is mounted at exactly that path.
 fn cache_at(volumes: &Volumes, path: &str) -> Result<BlockCache, String> {
     let mounted = volumes.iter().find(|mounted| mounted.path == path);
-    Ok(mounted.ok_or("no volume at the path")?.cache.clone())
+    let cache = &mounted.ok_or("no volume at the path")?.cache;
+    cache.clone().ok_or_else(|| "no block device at the path".into())
 }
 
 /// Returns the site with [`FILES`]. It exists until the cell ends.

@@ -6,6 +6,7 @@
 //! | `check COUNT` | checks the records that `load COUNT` has written |
 //! | `read SECONDS` | reads a file of 1 MiB again and again, without the cache; prints the number of reads |
 //! | `costs` | prints the cycles of a read of 4 KiB, and of a write with its sync |
+//! | `folders MS NAME...` | serves folders of the cell's volume, and panics after MS milliseconds |
 //! | `serve MS` | serves the cell's volumes, and panics after MS milliseconds |
 //! | `hold` | mounts the volume, and waits until it is stopped |
 #![no_std]
@@ -37,6 +38,9 @@ async fn main(arguments: Arguments) -> ExitCode {
     let number = words.get(1).and_then(|word| word.parse().ok()).unwrap_or(0);
     if words.first() == Some(&"serve") {
         return serve(number).await;
+    }
+    if words.first() == Some(&"folders") {
+        return serve_folders(number, words.get(2..).unwrap_or_default()).await;
     }
     let volumes = match storage::mount().await {
         Ok(volumes) => volumes,
@@ -85,6 +89,18 @@ async fn serve(crash_after_ms: u32) -> ExitCode {
     }
     sleep(Duration::from_millis(crash_after_ms.into())).await;
     panic!("this service cell crashes");
+}
+
+async fn serve_folders(crash_after_ms: u32, names: &[&str]) -> ExitCode {
+    match storage::serve_folders(names).await {
+        Ok(served) => {
+            println!("volume-client: serving {}", served.names().join(", "));
+            sleep(Duration::from_millis(crash_after_ms.into())).await;
+            panic!("this service cell crashes");
+        }
+        Err(error) => println!("volume-client: {error}"),
+    }
+    ExitCode::FAILURE
 }
 
 /// Returns the contents of a record.
@@ -152,7 +168,7 @@ async fn read(mounted: &MountedVolume, duration: Duration) -> Result<String, Str
     let end = now() + duration;
     let mut reads = 0;
     while now() < end {
-        mounted.cache.shrink(usize::MAX);
+        mounted.cache.iter().for_each(|cache| drop(cache.shrink(usize::MAX)));
         for part in 0..16 {
             let chain = file.read_chain(part << 16, 1 << 16).await.map_err(text)?;
             if chain.len() != 1 << 16 || chain.to_vec().iter().any(|byte| *byte != part as u8) {
@@ -169,7 +185,7 @@ async fn costs(mounted: &MountedVolume) -> Result<String, String> {
     let file = large(mounted).await?;
     let mut reading = 0;
     for round in 0..ROUNDS {
-        mounted.cache.shrink(usize::MAX);
+        mounted.cache.iter().for_each(|cache| drop(cache.shrink(usize::MAX)));
         let begin = cycles();
         file.read_chain((round % 256) << 12, 4096).await.map_err(text)?;
         reading += cycles() - begin;
