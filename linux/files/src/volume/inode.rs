@@ -81,8 +81,15 @@ impl VolumeInode {
                 open.await.map_err(errno)?
             }
             Err(_) => {
-                let find = volume.with(move |volume| async move { volume.attributes_in(id, name).await });
-                find.await.map_err(errno)?.map(|attributes| (attributes, None))
+                let find = volume.with(move |volume| async move {
+                    if volume.is_local() {
+                        let found = volume.attributes_in(id, name).await?;
+                        return Ok(found.map(|attributes| (attributes, None)));
+                    }
+                    let found = volume.open_in(id, name).await?;
+                    Ok(found.map(|(attributes, file)| (attributes, Some(Rc::new(file).share()))))
+                });
+                find.await.map_err(errno)?
             }
         };
         let Some((attributes, file)) = found else { return Ok(None) };

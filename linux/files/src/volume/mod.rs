@@ -40,6 +40,8 @@ use spin::{Mutex, Once};
 /// The type in `statfs` (`EXT4_SUPER_MAGIC`).
 const MAGIC: u64 = 0xef53;
 const PAGE: u64 = FRAME_SIZE as u64;
+/// The seconds after a change from which on a later one has another time.
+const SETTLED_AFTER: i64 = 2;
 
 /// Whether programs can change a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,8 @@ struct Shared {
     volume: SharedVolume,
     device: DeviceNumber,
     changes: VolumeChanges,
+    /// Whether another cell may change the files, which this one reads.
+    is_shared: bool,
     /// The inodes that are in use, so that all names of a file share its pages.
     inodes: Mutex<BTreeMap<u64, Weak<VolumeInode>>>,
     /// The pages in memory, and the number above which unused ones are dropped.
@@ -124,10 +128,12 @@ impl VolumeFs {
         changes: VolumeChanges,
         most_pages: u64,
     ) -> Result<Arc<Self>, FileError> {
+        let is_local = volume.with(|volume| async move { Ok(volume.is_local()) }).await?;
         let shared = Arc::new(Shared {
             volume,
             device: new_device(),
             changes,
+            is_shared: !is_local && changes == VolumeChanges::Refused,
             inodes: Mutex::default(),
             pages: AtomicU64::new(0),
             most_pages,
@@ -212,6 +218,9 @@ impl Shared {
         let mut inodes = self.inodes.lock();
         if let Some(known) = inodes.get(&attributes.id.0).and_then(Weak::upgrade) {
             drop(inodes);
+            if self.is_shared {
+                known.see_change(metadata);
+            }
             return Some(known);
         }
         let inode = Arc::new(VolumeInode {
@@ -330,6 +339,21 @@ impl Shared {
     }
 }
 
+impl VolumeInode {
+    /// Takes over attributes that another cell may have changed. Its pages are read again if the contents may be others:
+    /// times are whole seconds, so that those of a file that was changed just now say nothing. Mapped pages stay.
+    fn see_change(&self, metadata: Metadata) {
+        let known = *self.metadata.lock();
+        let is_settled = Timestamp::now().seconds.saturating_sub(metadata.modified.seconds) > SETTLED_AFTER;
+        let is_same = (known.len, known.modified) == (metadata.len, metadata.modified);
+        if !is_same || !is_settled {
+            let dropped = self.pages.lock().drop_unused_if(|_| true);
+            self.shared.pages.fetch_sub(dropped.len() as u64, Ordering::Relaxed);
+        }
+        self.set_metadata(metadata);
+    }
+}
+
 impl FileSystem for VolumeFs {
     fn root(&self) -> Arc<dyn Inode> {
         self.root.clone()
@@ -337,6 +361,10 @@ impl FileSystem for VolumeFs {
 
     fn name(&self) -> &'static str {
         "ext4"
+    }
+
+    fn caches_names(&self) -> bool {
+        !self.shared.is_shared
     }
 
     fn statistics(&self) -> Outcome<'_, FileSystemStatistics> {
