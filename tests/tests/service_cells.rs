@@ -1,4 +1,4 @@
-//! Service cells: volumes of one cell that others mount.
+//! Service cells: volumes and folders of one cell that others mount.
 
 use isola_need::LONG;
 use isola_tests::isola::{Isola, Outcome};
@@ -20,11 +20,14 @@ impl Rig {
     }
 
     fn with_cores(cores: &str, parts: &[&str]) -> Self {
+        let parts: Vec<&str> = parts.iter().flat_map(|part| ["--part", part]).collect();
+        Self::with_volume(cores, &parts)
+    }
+
+    fn with_volume(cores: &str, options: &[&str]) -> Self {
         let isola = Isola::up(&["--cores", cores, "--memory", "1G", "--nics", "1", "--disks", "1"]);
         let rig = Self { isola, folder: tempfile::tempdir().unwrap() };
-        let parts = parts.iter().flat_map(|part| ["--part", part]);
-        let create: Vec<&str> = ["volume", "create", "pool"].into_iter().chain(parts).collect();
-        rig.run(&create).ok();
+        rig.run(&[&["volume", "create", "pool"], options].concat()).ok();
         rig
     }
 
@@ -146,4 +149,30 @@ fn clients_go_on_when_their_service_cell_crashes_or_is_replaced() {
         rig.run(&["start", "store"]).ok();
     }
     rig.ends_well("kv", "400 records are right");
+}
+
+#[test]
+fn cells_share_folders_and_go_on_when_their_service_cell_is_killed() {
+    let rig = Rig::with_volume("6", &["--size", "64M"]);
+    rig.start("kv", "kv@store:/data", &["load", "150"]);
+    let store = ["run", "-d", "--name", "store", "--service", "files", "-v", "pool:/pool", "--accept", "*"];
+    rig.run(&[&store[..], &CELL, &["kv", "web"]].concat()).ok();
+    rig.waits_for("store", "serving kv, web");
+    assert!(rig.client("web", 0, "web@store:/data", &["load", "20"]).contains("20 records are right"));
+    // A client writes, and others read meanwhile, but cannot write.
+    rig.start("writer", "web@store:/data", &["hold"]);
+    rig.waits_for("writer", "mounted web@store");
+    assert!(rig.client("reader", 0, "web@store:/data:ro", &["check", "20"]).contains("20 records are right"));
+    let refused = rig.client("reader", 1, "web@store:/data:ro", &["load", "1"]);
+    assert!(refused.contains("read-only"), "{refused}");
+    for _ in 0..2 {
+        rig.advances("kv");
+        rig.isola.run(&["kill", "store"]).ok();
+        rig.run(&["start", "store"]).ok();
+    }
+    rig.ends_well("kv", "150 records are right");
+    assert!(rig.client("kv", 0, "kv@store:/data:ro", &["check", "150"]).contains("are right"));
+    assert!(rig.client("reader", 0, "web@store:/data:ro", &["check", "20"]).contains("are right"));
+    let report = rig.isola.json(&["inspect", "store"]).to_string();
+    assert!(report.contains("\"kv\"") && report.contains("\"web\""), "an activity for each folder: {report}");
 }
