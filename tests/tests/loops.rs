@@ -32,7 +32,8 @@ fn path(isola: &Isola, cell: &str) -> String {
 /// Starts a cell named `web` that sends long messages to the cell at `address`.
 fn stream(isola: &Isola, with: Option<&str>, address: &str) {
     let there = format!("{address}:5002");
-    start(isola, "web", with, &["netpipe", "connect", &there, "-l", "65536", "-s", "to"]);
+    // A round is longer than the test.
+    start(isola, "web", with, &["netpipe", "connect", &there, "-l", "65536", "-s", "to", "-t", "600000"]);
 }
 
 #[test]
@@ -64,6 +65,24 @@ fn traffic_takes_a_link_if_both_cells_agree_and_survives_their_ends() {
     isola.run(&["rm", "-f", "web"]).ok();
     stream(&isola, Some("pipe"), &address);
     assert_eq!(path(&isola, "pipe"), "link");
+}
+
+#[test]
+fn a_hostile_neighbour_disturbs_no_connection_of_others() {
+    let isola = Isola::up(&["--cores", "4", "--memory", "512M"]);
+    let address = start(&isola, "pipe", Some("*"), &["netpipe"]);
+    stream(&isola, Some("pipe"), &address);
+    assert_eq!(path(&isola, "pipe"), "link");
+    start(&isola, "evil", Some("*"), &["channels", "hostile-neighbour", &address]);
+    let end = isola.wait_for_end("evil");
+    let log = isola.run(&["logs", "evil"]).ok();
+    assert!(end["exit_code"] == 0 && log.contains(" attacks with "), "{end}, {log}");
+    println!("{log}");
+    // The connection has neither ended nor left the link.
+    assert_eq!(path(&isola, "pipe"), "link");
+    for cell in ["pipe", "web"] {
+        assert_eq!(isola.json(&["inspect", cell])["state"], "running", "{cell}");
+    }
 }
 
 #[test]

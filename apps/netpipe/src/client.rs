@@ -93,10 +93,13 @@ pub async fn measure_all(
     mut report: impl FnMut(Measurement),
 ) -> Result<(), EndpointError> {
     let mut endpoint = Endpoint::new(stream);
-    // A warm-up round for both sides and for the stack's estimates.
-    let first = Round { direction: settings.direction, size: 1, count: settings.least_count.max(1) };
+    let sizes = sizes(settings.most).into_iter().filter(|size| *size >= settings.least);
+    // A warm-up round for both sides and for the stack's estimates, and for the number of messages of the first size: the
+    // time of a shorter message would give too many of them.
+    let size = sizes.clone().next().unwrap_or(1);
+    let first = Round { direction: settings.direction, size, count: settings.least_count.max(1) };
     let mut last_ns = measure(&mut endpoint, first).await?;
-    for size in sizes(settings.most).into_iter().filter(|size| *size >= settings.least) {
+    for size in sizes {
         let round_ns = settings.round.as_nanos() as u64;
         let directions = if settings.direction == Direction::Both { 2 } else { 1 };
         let count = (round_ns / (directions * last_ns).max(1)).min(u64::from(MAX_COUNT)) as u32;

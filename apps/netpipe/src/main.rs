@@ -8,6 +8,7 @@
 #![no_std]
 #![no_main]
 
+use core::time::Duration;
 use isola::prelude::*;
 use isola::{net, resolver};
 use isola_netpipe::round::Direction;
@@ -16,7 +17,7 @@ use isola_netpipe::{Measurement, Server, Settings, measure_all};
 isola::app!(main);
 
 const USAGE: &str = "usage: netpipe [-p PORT]
-       netpipe connect HOST:PORT [-l MIN_BYTES] [-u MAX_BYTES] [-s to|from] [-o json]";
+       netpipe connect HOST:PORT [-l MIN_BYTES] [-u MAX_BYTES] [-s to|from] [-t MILLISECONDS] [-o json]";
 
 const DEFAULT_PORT: u16 = 5002;
 
@@ -64,6 +65,7 @@ impl Output {
             match pair {
                 ["-u", most] => output.settings.most = most.parse().ok().filter(|most| *most > 0)?,
                 ["-l", least] => output.settings.least = least.parse().ok()?,
+                ["-t", round] => output.settings.round = Duration::from_millis(round.parse().ok()?),
                 ["-s", "to"] => output.settings.direction = Direction::ToServer,
                 ["-s", "from"] => output.settings.direction = Direction::ToClient,
                 ["-o", "json"] => output.line = |measurement| measurement.json().to_string(),

@@ -52,6 +52,19 @@ fn all_sizes_are_measured_in_order_in_each_direction() {
 }
 
 #[test]
+fn the_number_of_long_messages_follows_from_their_own_time() {
+    with_server(|| async {
+        let (round, rounds, least_count) = (Duration::from_millis(50), 1, 1);
+        let direction = Direction::ToServer;
+        let settings = Settings { direction, least: 1 << 20, most: 1 << 20, round, rounds, least_count };
+        let mut found = Vec::new();
+        measure_all(dial(PORT).await, settings, |size| found.push(size)).await.unwrap();
+        // A message of 1 MiB takes some milliseconds; one of a byte, some microseconds.
+        assert!(found.len() == 1 && found[0].count < 1000, "{found:?}");
+    });
+}
+
+#[test]
 fn a_client_that_has_closed_its_side_gets_its_messages() {
     with_server(|| async {
         let mut stream = dial(PORT).await;
