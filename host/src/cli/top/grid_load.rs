@@ -5,6 +5,7 @@ use super::sample::CellSample;
 use crate::query::in_tree_order;
 use isola_abi::grid::Resource;
 use isola_abi::query::{GridClient, GridSettings};
+use isola_abi::service::ServedVolume;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -37,6 +38,9 @@ pub(super) struct ActivityLoad {
     pub reclaimed_bytes_per_second: Option<f64>,
     /// Whether the cell answers queries; otherwise its report gives the load, of activities without a parent only.
     pub answered: bool,
+    /// The service cell that works for a volume of this cell; null for an activity of the cell's own. The shares are those
+    /// of the service cell's cores and activities.
+    pub served_by: Option<String>,
 }
 
 /// The load of a resource of a cell, or of an activity at one of its schedulers: the JSON form.
@@ -105,9 +109,29 @@ pub(super) fn activities(now: &CellSample, before: &CellSample, interval: Interv
             hard_bytes: memory.and_then(|memory| memory.budget.hard),
             reclaimed_bytes_per_second: lost.map(|bytes| interval.rate(bytes)),
             answered: true,
+            served_by: None,
         }
     });
     loads.collect()
+}
+
+/// Returns the work of service cells for the volumes of a cell: that of the activity by the volume's name, in an order that
+/// does not change. `loads` returns the load of a cell's activities; none if no such cell runs.
+pub(super) fn served(now: &CellSample, loads: impl Fn(&str) -> Vec<ActivityLoad>) -> Vec<ActivityLoad> {
+    let mut volumes: Vec<&ServedVolume> = now.info.spec.served_volumes.iter().collect();
+    volumes.sort_by_key(|volume| (&volume.cell, &volume.name));
+    let work = |volume: &ServedVolume| {
+        let of_server = loads(&volume.cell);
+        let load = of_server.into_iter().find(|load| load.level == 0 && load.name == volume.name)?;
+        Some(ActivityLoad {
+            cell: now.info.spec.name.clone(),
+            activity: None,
+            name: format!("{}@{}", volume.name, volume.cell),
+            served_by: Some(volume.cell.clone()),
+            ..load
+        })
+    };
+    volumes.into_iter().filter_map(work).collect()
 }
 
 /// Returns the load of the activities without a parent, from the cell's report.
@@ -241,8 +265,9 @@ mod tests {
     use super::*;
     use crate::cli::top::load::{By, Load, load};
     use crate::cli::top::sample::Sample;
-    use crate::cli::top::test_samples::{activities_answer, busy, grid_answer, sample};
+    use crate::cli::top::test_samples::{activities_answer, busy, grid_answer, quiet, sample};
     use crate::query::QueryAnswer;
+    use isola_abi::volume::VolumeAccess;
     use std::time::Duration;
 
     fn samples(is_silent: bool, answer: impl Fn(u64) -> QueryAnswer, from: u64, to: u64) -> (Sample, Sample) {
@@ -288,6 +313,33 @@ mod tests {
         assert_eq!(rows, [("infrastructure", 12.5, false), ("web", 25.0, false)]);
         let Load::Resources(loads) = load(By::Resource, &now, &before, None) else { panic!() };
         assert_eq!(loads, [ResourceLoad { cell: "kv".into(), ..ResourceLoad::default() }]);
+    }
+
+    #[test]
+    fn the_work_of_a_service_cell_is_under_its_client() {
+        let of = |count| {
+            let mut client = busy(2, "shop", count);
+            let volume = |name: &str| ServedVolume {
+                cell: "store".into(),
+                name: name.into(),
+                path: "/data".into(),
+                access: VolumeAccess::ReadWrite,
+            };
+            // The service cell has an activity `web`; a cell that does not run has none.
+            client.spec.served_volumes = vec![volume("web"), volume("absent")];
+            let server = busy(1, "store", count);
+            sample(vec![quiet(server), quiet(client)])
+        };
+        let before = of(80_000);
+        let now = Sample { at: before.at + Duration::from_secs(2), ..of(160_000) };
+        let Load::Activities(loads) = load(By::Activity, &now, &before, None) else { panic!() };
+        let served: Vec<_> = loads.iter().filter(|load| load.served_by.is_some()).collect();
+        let [row] = served[..] else { panic!("{loads:?}") };
+        assert_eq!((&*row.cell, &*row.name, row.use_percent), ("shop", "web@store", 25.0));
+        assert_eq!(row.served_by.as_deref(), Some("store"));
+        // With the client alone on the screen, too.
+        let Load::Activities(alone) = load(By::Activity, &now, &before, Some("shop")) else { panic!() };
+        assert!(alone.iter().all(|load| load.cell == "shop") && alone.contains(row), "{alone:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! The module `grid_load` has the load by activity and by resource.
 
-use super::grid_load::{ActivityLoad, ResourceLoad, activities, resources};
+use super::grid_load::{ActivityLoad, ResourceLoad, activities, resources, served};
 use super::sample::{CellSample, Sample};
 use crate::cli::inspect::cycles_ns;
 use isola_abi::histogram::Distribution;
@@ -118,13 +118,25 @@ pub(super) fn load(by: By, now: &Sample, before: &Sample, cell: Option<&str>) ->
     match by {
         By::Cell => Load::Cells(pairs.map(|(now, before)| cell_load(now, before, interval)).collect()),
         By::Activity => {
-            Load::Activities(pairs.flat_map(|(now, before)| activities(now, before, interval)).collect())
+            let loads = pairs.flat_map(|(sample, earlier)| {
+                let own = activities(sample, earlier, interval);
+                own.into_iter().chain(served(sample, |cell| activities_of(cell, now, before, interval)))
+            });
+            Load::Activities(loads.collect())
         }
         By::Resource => {
             Load::Resources(pairs.flat_map(|(now, before)| resources(now, before, interval)).collect())
         }
         By::Core => Load::Cores(pairs.flat_map(|(now, before)| core_loads(now, before, interval)).collect()),
     }
+}
+
+/// Returns the load of the activities of the cell with that name; none if it does not run.
+fn activities_of(cell: &str, now: &Sample, before: &Sample, interval: Interval) -> Vec<ActivityLoad> {
+    let found = now.cells.iter().find(|(_, sample)| sample.info.spec.name == cell);
+    found.map_or_else(Vec::new, |(id, sample)| {
+        activities(sample, before.cells.get(id).unwrap_or(sample), interval)
+    })
 }
 
 /// The cycles of an interval, on one or several cores.

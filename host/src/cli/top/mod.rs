@@ -51,7 +51,8 @@ per interval.
 USE is the share of its cores' time in which a cell did not halt. REQUESTS are those that the application counts: kv, web \
 and echo do. WAIT P99 is how long events wait until they run, on the core with the longest waits. The cells \
 write all of it as they run: reading it costs them nothing. The views by activity and by resource need a query to each \
-cell; a cell that does not answer is shown from its report.
+cell; a cell that does not answer is shown from its report. The activity VOLUME@CELL of a cell is the work of a service \
+cell for its volume.
 
 Examples:
   isola top
