@@ -42,6 +42,8 @@ pub enum Group {
     LinuxServers,
     /// TCP between two cells of one machine
     Loop,
+    /// Disk reads through a service cell
+    Service,
     /// Costs of Ebb calls, events and interrupts
     Library,
     /// The protocol stack beside another one and the kernel's, natively
@@ -50,7 +52,7 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Boot,
         Self::Cell,
         Self::Elastic,
@@ -68,6 +70,7 @@ impl Group {
         Self::Link,
         Self::LinuxServers,
         Self::Loop,
+        Self::Service,
         Self::Library,
         Self::Stack,
     ];
@@ -92,6 +95,7 @@ impl Group {
             Self::Link => "link",
             Self::LinuxServers => "linux-servers",
             Self::Loop => "loop",
+            Self::Service => "service",
             Self::Library => "library",
             Self::Stack => "stack",
         }
@@ -110,7 +114,9 @@ impl Group {
             | Self::Linux
             | Self::Link
             | Self::Loop => Some(GuestProgram::Ours),
-            Self::Product | Self::Elastic | Self::Memory | Self::Library | Self::Stack => None,
+            Self::Product | Self::Elastic | Self::Memory | Self::Library | Self::Service | Self::Stack => {
+                None
+            }
         }
     }
 
@@ -204,6 +210,10 @@ pub enum Peer {
     TrafficClasses,
     /// The same image without a policy.
     Direct,
+    /// The same two cells over their devices.
+    Devices,
+    /// The same cell with a disk of its own.
+    OwnDisk,
 }
 
 /// A target for a figure.

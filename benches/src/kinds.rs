@@ -469,10 +469,23 @@ kinds! {
         "a byte of a stream between two cells over a link, both sides; Linux: loopback";
     Loop: "loop-round", "instructions", Messages, [Asked Aim::Ratio(0.33)],
         "round trip of 64 bytes between two cells over a link, both sides; Linux: loopback";
-    Loop: "loop-off-stream", "instructions", Messages, [],
-        "a byte of a stream between two cells over their devices, both sides; Linux: loopback";
-    Loop: "loop-off-round", "instructions", Messages, [],
-        "round trip of 64 bytes between two cells over their devices, both sides; Linux: loopback";
+    Loop: "loop-stream-rate", "MB/s", Messages, [Asked Aim::Times(4.0)],
+        "rate of a stream between two cells over a link; Linux: loopback (more is better)";
+    Loop: "loop-on-stream", "MB/s", Devices, [],
+        "rate of a stream between two cells over a link, against their devices (more is better)";
+    Loop: "loop-on-round", "us", Devices, [],
+        "round trip of 64 bytes between two cells over a link, against their devices";
+    Loop: "loop-on-kv", "requests/s", Devices, [Asked Aim::Times(2.0)],
+        "requests of a cell to a key-value cell over a link, against their devices (more is better)";
+    Loop: "loop-on-kv-p99", "us", Devices, [Asked Aim::Ratio(0.5)],
+        "99th percentile of their latency";
+    Service: "service-read", "instructions", OwnDisk, [Asked Aim::Ratio(1.5)],
+        "read of 4 KiB past the cache through a service cell, 16 at a time, both cells";
+    Service: "service-reads", "per s", OwnDisk, [Asked Aim::Times(0.667)],
+        "rate of these reads (more is better)";
+    Service: "service-shares", "%", None, [Asked Aim::Value(1.0)],
+        "three cells that read from volumes of one service cell, entitled to 50, 33 and 17 % of a limited disk, the third with \
+         four times the requests: greatest deviation of a share, percentage points";
     Library: "ebb-inlined", "cycles", Inlined, [Asked Aim::Ratio(1.1)],
         "call of an Ebb's method through its reference, in a process, in cycles of the cycle counter";
     Library: "ebb-afresh", "cycles", Inlined, [],

@@ -193,7 +193,23 @@ impl Group {
                 "benches/linux",
                 "benches/src/groups/linux_servers.rs"
             ),
-            Self::Loop => and_images!("supervisor", "link", "apps/netpipe", "benches/src/groups/loops.rs"),
+            Self::Loop => and_images!(
+                "supervisor",
+                "link",
+                "apps/netpipe",
+                "apps/kv",
+                "tests/images/kv-client",
+                "benches/src/groups/loops.rs"
+            ),
+            Self::Service => and_images!(
+                "supervisor",
+                "grid",
+                "link",
+                "storage",
+                "apps/block",
+                "tests/images/volume-client",
+                "benches/src/groups/service.rs"
+            ),
             Self::Library => &["cell", "machine", "tests/images/costs", "benches/src/groups/library.rs"],
             Self::Stack => &["net/stack", "cell/iobuf", "benches/src/groups/stack.rs"],
         }

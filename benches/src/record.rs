@@ -154,6 +154,8 @@ impl Record {
                 Some(format!("{}, {} in three classes of HTB", self.setting.linux, self.setting.nginx))
             }
             Peer::Direct => Some("the same image without a policy".into()),
+            Peer::Devices => Some("the same cells over their devices".into()),
+            Peer::OwnDisk => Some("the same cell with a disk of its own".into()),
         }
     }
 

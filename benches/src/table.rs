@@ -58,9 +58,14 @@ pub fn publish(readme: &str, records: &[(Record, Age)]) -> Option<String> {
 /// Returns the heading of the peer's column.
 fn peers(record: &Record) -> &'static str {
     match record.group() {
-        Group::Product | Group::Elastic | Group::Grid | Group::Memory | Group::Library | Group::Stack => {
-            "the other"
-        }
+        Group::Product
+        | Group::Elastic
+        | Group::Grid
+        | Group::Memory
+        | Group::Loop
+        | Group::Service
+        | Group::Library
+        | Group::Stack => "the other",
         Group::Boot
         | Group::Cell
         | Group::Colocation
@@ -72,8 +77,7 @@ fn peers(record: &Record) -> &'static str {
         | Group::Pager
         | Group::Linux
         | Group::Link
-        | Group::LinuxServers
-        | Group::Loop => "Linux",
+        | Group::LinuxServers => "Linux",
     }
 }
 

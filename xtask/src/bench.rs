@@ -21,7 +21,7 @@ const NATIVE: [(&str, &[&str]); 2] = [
     ("stack", &["--package=isola-stack-compare"]),
 ];
 /// The groups with machines, and the images that they boot.
-const WITH_MACHINES: [(&str, &[&str]); 15] = [
+const WITH_MACHINES: [(&str, &[&str]); 18] = [
     ("boot", &["kv"]),
     ("cell", &["supervisor", "kv", "echo"]),
     ("elastic", &["supervisor", "kv", "echo", "regions"]),
@@ -36,6 +36,9 @@ const WITH_MACHINES: [(&str, &[&str]); 15] = [
     ("pager", &["kv", "regions"]),
     ("linux", &["supervisor", "linux"]),
     ("link", &["supervisor", "channels"]),
+    ("linux-servers", &["supervisor", "linux"]),
+    ("loop", &["supervisor", "netpipe", "kv", "kv-client"]),
+    ("service", &["supervisor", "block", "volume-client"]),
     (LIBRARY, &["kv", "costs"]),
 ];
 /// The group that also runs in a process of the host.
@@ -83,4 +86,27 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let mut benchmarks = std::process::Command::new(workspace.image_folder().join(PROGRAM));
     benchmarks.args(&args.arguments).env(IMAGES, workspace.image_folder());
     Ok(if succeeds(&mut benchmarks)? { Verdict::Passed } else { Verdict::Failed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A group that is in no table would need all images.
+    #[test]
+    fn each_group_of_figures_has_its_images_or_programs() {
+        let figures = include_str!("../../benches/src/figure.rs");
+        let names: Vec<&str> = figures
+            .lines()
+            .filter_map(|line| {
+                line.trim().strip_prefix("Self::")?.split_once(" => \"")?.1.strip_suffix("\",")
+            })
+            .collect();
+        assert!(names.contains(&"loop") && names.contains(&"stack"), "{names:?}");
+        let with_machines = WITH_MACHINES.iter().map(|(group, _)| *group);
+        let known: Vec<&str> = with_machines.chain(NATIVE.iter().map(|(group, _)| *group)).collect();
+        for name in names {
+            assert!(known.contains(&name), "{name}");
+        }
+    }
 }

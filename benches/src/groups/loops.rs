@@ -1,8 +1,9 @@
 //! Group `loop`: TCP between two cells of one machine, over a link and over their devices, beside two processes of the
-//! Linux guest over loopback, in netperf's patterns: a stream, and a round trip.
+//! Linux guest over loopback, in netperf's patterns: a stream, and a round trip; and a key-value cell that another cell asks.
 //!
-//! The guests measure with their own clocks, which the emulator advances by 1 ns for each instruction of any processor:
-//! a time is the number of instructions of both sides together.
+//! Instructions are measured by the guests' own clocks, which the emulator then advances by 1 ns for each instruction of any
+//! processor: a time is the number of instructions of both sides together. That holds only while no processor waits for a
+//! device, so traffic over devices has times and rates by the host's clock alone.
 
 use super::note;
 use crate::error::BenchError;
@@ -14,18 +15,26 @@ use crate::session::{Counting, Service, Session, System};
 use crate::supervised::{MachineSize, SupervisedMachine, spec};
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::management::{CellSpec, NetworkSpec};
+use isola_host::image::CellImage;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
 
-/// The image of both cells.
-const IMAGE: &str = "netpipe";
+/// The images: both sides of messages, the key-value cell and the cell that asks it.
+const NETPIPE: &str = "netpipe";
+const KV: &str = "kv";
+const KV_CLIENT: &str = "kv-client";
 
 /// The cells: one that keeps the machine's first device, which is connected to the host, and the two that talk.
-const CELLS: [&str; 3] = ["spare", "server", "client"];
+const SPARE: &str = "spare";
+const SERVER: &str = "server";
+const CLIENT: &str = "client";
 
 /// The memory of a cell, in MiB.
-const CELL_MIB: u64 = 32;
+const CELL_MIB: u64 = 64;
+
+/// The connections to the key-value cell.
+const CONNECTIONS: u32 = 16;
 
 /// The bytes of a message of the stream.
 const STREAM_BYTES: usize = 1 << 20;
@@ -48,12 +57,20 @@ enum Loop {
 }
 
 /// Returns the description of the load.
-pub fn load() -> BTreeMap<String, String> {
+pub fn load(session: &Session) -> BTreeMap<String, String> {
+    let seconds = session.plan.load.as_secs_f64();
     [
         ("stream", format!("messages of {STREAM_BYTES} bytes, back to back")),
         ("round trip", format!("{ROUND_BYTES} bytes there and back")),
+        (
+            "requests",
+            format!("get of 100 bytes, one after the other on {CONNECTIONS} connections, {seconds} s"),
+        ),
         ("cells", "one core each; their devices are connected by a hub of QEMU's".to_owned()),
-        ("Linux", "two processes over loopback, two processors; a loop of read and write".to_owned()),
+        (
+            "Linux",
+            "two processes over loopback, a loop of read and write; two processors for rates".to_owned(),
+        ),
     ]
     .map(|(what, how)| (what.to_owned(), how))
     .into()
@@ -61,108 +78,170 @@ pub fn load() -> BTreeMap<String, String> {
 
 /// Measures once.
 pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
-    let measured = match system {
+    let by_instructions = Pace::InstructionsWhileBusy;
+    let (counted, timed) = match system {
         System::Isola => {
-            let off = isola(session, Loop::Off)?;
-            note_costs(record, system, "loop-off", off);
-            isola(session, Loop::On)?
+            let counted = Pair::boot(session, by_instructions, Loop::On)?.messages()?;
+            let mut off = Pair::boot(session, Pace::Host, Loop::Off)?;
+            let (messages, requests) = (off.messages()?, off.requests()?);
+            drop(off);
+            record.peer("loop-on-stream", messages.megabytes_per_s());
+            record.peer("loop-on-round", messages.round_us());
+            record.peer("loop-on-kv", requests.per_s);
+            record.peer("loop-on-kv-p99", requests.p99_us);
+            let mut on = Pair::boot(session, Pace::Host, Loop::On)?;
+            let (messages, requests) = (on.messages()?, on.requests()?);
+            record.isola("loop-on-stream", messages.megabytes_per_s());
+            record.isola("loop-on-round", messages.round_us());
+            record.isola("loop-on-kv", requests.per_s);
+            record.isola("loop-on-kv-p99", requests.p99_us);
+            (counted, messages)
         }
-        System::Linux => linux(session)?,
+        System::Linux => (linux(session, by_instructions, 1)?, linux(session, Pace::Host, 2)?),
     };
-    note_costs(record, system, "loop", measured);
-    if system == System::Linux {
-        note_costs(record, system, "loop-off", measured);
-    }
+    note(record, system, "loop-stream", counted.message_ns / STREAM_BYTES as f64);
+    note(record, system, "loop-round", counted.round_ns);
+    note(record, system, "loop-stream-rate", timed.megabytes_per_s());
     Ok(())
 }
 
-/// Instructions of both sides.
+/// The times of messages by the guest's clock.
 #[derive(Clone, Copy)]
-struct Costs {
-    message: f64,
-    round_trip: f64,
+struct Messages {
+    message_ns: f64,
+    round_ns: f64,
 }
 
-fn note_costs(record: &mut Record, system: System, figure: &str, costs: Costs) {
-    note(record, system, &format!("{figure}-stream"), costs.message / STREAM_BYTES as f64);
-    note(record, system, &format!("{figure}-round"), costs.round_trip);
+impl Messages {
+    fn megabytes_per_s(self) -> f64 {
+        STREAM_BYTES as f64 * 1e3 / self.message_ns
+    }
+
+    fn round_us(self) -> f64 {
+        self.round_ns / 1e3
+    }
 }
 
-fn isola(session: &Session, loops: Loop) -> Result<Costs, BenchError> {
-    let nic = |number: u32| {
-        let netdev = format!("hubport,id=cell{number},hubid=1");
-        let device =
-            format!("virtio-net-pci,netdev=cell{number},disable-legacy=on,mac=52:54:00:10:00:0{number}");
-        ["-netdev".to_owned(), netdev, "-device".to_owned(), device]
-    };
-    let more: Vec<OsString> = (1..=2).flat_map(nic).map(OsString::from).collect();
-    let size = MachineSize { cores: 4, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::InstructionsWhileBusy };
-    let mut machine = SupervisedMachine::boot_with(session, size, Counting::Off, more)?;
-    let image = session.images.cell_image(IMAGE)?;
-    machine.provide(&image)?;
-    let address = |number: u8| {
-        let [a, b, c, _] = GUEST.octets();
-        Ipv4Addr::new(a, b, c, 100 + number)
-    };
-    let mut begin = |name: &str, number: u8, arguments: &[&str]| -> Result<(), BenchError> {
+/// The requests to the key-value cell.
+#[derive(Clone, Copy)]
+struct Requests {
+    per_s: f64,
+    p99_us: f64,
+}
+
+/// A machine with a cell that serves and one that asks it, one after the other for each measurement.
+struct Pair<'s> {
+    session: &'s Session,
+    machine: SupervisedMachine,
+    loops: Loop,
+    /// Whether the two cells exist.
+    has_cells: bool,
+}
+
+impl<'s> Pair<'s> {
+    fn boot(session: &'s Session, pace: Pace, loops: Loop) -> Result<Self, BenchError> {
+        let nic = |number: u32| {
+            let netdev = format!("hubport,id=cell{number},hubid=1");
+            let device =
+                format!("virtio-net-pci,netdev=cell{number},disable-legacy=on,mac=52:54:00:10:00:0{number}");
+            ["-netdev".to_owned(), netdev, "-device".to_owned(), device]
+        };
+        let more: Vec<OsString> = (1..=2).flat_map(nic).map(OsString::from).collect();
+        let size = MachineSize { cores: 4, queues: 1, memory_mib: MEMORY_MIB, pace };
+        let mut machine = SupervisedMachine::boot_with(session, size, Counting::Off, more)?;
+        let image = session.images.cell_image(NETPIPE)?;
+        machine.provide(&image)?;
+        machine.client.create(spec(SPARE, &image, 1, CELL_MIB))?;
+        Ok(Self { session, machine, loops, has_cells: false })
+    }
+
+    /// Measures a stream and round trips.
+    fn messages(&mut self) -> Result<Messages, BenchError> {
+        let [stream, round] = [STREAM_BYTES, ROUND_BYTES].map(|bytes| bytes.to_string());
+        let there = format!("{}:5002", address(1));
+        let client = ["connect", &there, "-o", "json"];
+        let to_server = [&client[..], &["-l", &stream, "-u", &stream, "-s", "to"]].concat();
+        let message_ns =
+            self.value((NETPIPE, &[]), (NETPIPE, &to_server), "\"one_way_ns\":", "kbit_per_s")?;
+        let both = [&client[..], &["-l", &round, "-u", &round]].concat();
+        let one_way_ns = self.value((NETPIPE, &[]), (NETPIPE, &both), "\"one_way_ns\":", "kbit_per_s")?;
+        Ok(Messages { message_ns, round_ns: 2.0 * one_way_ns })
+    }
+
+    /// Measures requests to a key-value cell.
+    fn requests(&mut self) -> Result<Requests, BenchError> {
+        let there = format!("{}:11211", address(1));
+        let (connections, seconds) = (CONNECTIONS.to_string(), self.session.plan.load.as_secs().to_string());
+        let client = [&*there, &connections, &seconds];
+        let per_s = self.value((KV, &[]), (KV_CLIENT, &client), "rate ", "p99 ")?;
+        let p99_us = self.find(" p99 ")? / 1e3;
+        Ok(Requests { per_s, p99_us })
+    }
+
+    /// Starts a server and a client, in place of those before. Once the client's log has `last`, returns the number behind
+    /// `label` in it.
+    fn value(
+        &mut self,
+        (server, served): (&str, &[&str]),
+        (client, asked): (&str, &[&str]),
+        label: &str,
+        last: &str,
+    ) -> Result<f64, BenchError> {
+        if self.has_cells {
+            // Their devices are free afterwards.
+            self.machine.client.destroy(CLIENT)?;
+            self.machine.client.destroy(SERVER)?;
+        }
+        self.has_cells = true;
+        self.start(SERVER, server, 1, served)?;
+        self.machine.wait_for_log(SERVER, "TCP port")?;
+        self.start(CLIENT, client, 2, asked)?;
+        self.machine.wait_for_log(CLIENT, last)?;
+        self.find(label)
+    }
+
+    fn start(&mut self, name: &str, image: &str, number: u8, arguments: &[&str]) -> Result<(), BenchError> {
+        let image: CellImage = self.session.images.cell_image(image)?;
+        self.machine.provide(&image)?;
         let ip = address(number);
-        let loop_with = if loops == Loop::On { vec!["*".to_owned()] } else { Vec::new() };
         let spec = CellSpec {
             arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
             network: NetworkSpec::Static(NetworkAddress { ip, prefix_len: 24, gateway: None }),
-            loop_with,
+            loop_with: if self.loops == Loop::On { vec!["*".to_owned()] } else { Vec::new() },
             ..spec(name, &image, 1, CELL_MIB)
         };
-        machine.client.create(spec)?;
-        if number > 0 {
-            machine.client.start(name)?;
-        }
+        self.machine.client.create(spec)?;
+        self.machine.client.start(name)?;
         Ok(())
-    };
-    let [spare, server, client] = CELLS;
-    begin(spare, 0, &[])?;
-    begin(server, 1, &[])?;
-    let there = format!("{}:5002", address(1));
-    let (stream, round) = (STREAM_BYTES.to_string(), ROUND_BYTES.to_string());
-    begin(client, 2, &["connect", &there, "-l", &stream, "-u", &stream, "-s", "to", "-o", "json"])?;
-    let message = one_way(&mut machine, client)?;
-    // The client's device is free again.
-    let _ = machine.client.destroy(client);
-    let again = |name: &str| CellSpec {
-        arguments: ["connect", &there, "-l", &round, "-u", &round, "-o", "json"].map(str::to_owned).into(),
-        network: NetworkSpec::Static(NetworkAddress { ip: address(2), prefix_len: 24, gateway: None }),
-        loop_with: if loops == Loop::On { vec!["*".to_owned()] } else { Vec::new() },
-        ..spec(name, &image, 1, CELL_MIB)
-    };
-    machine.client.create(again(client))?;
-    machine.client.start(client)?;
-    let round_trip = 2.0 * one_way(&mut machine, client)?;
-    Ok(Costs { message, round_trip })
+    }
+
+    /// Returns the number behind a label of the client's log.
+    fn find(&mut self, label: &str) -> Result<f64, BenchError> {
+        let log = String::from_utf8_lossy(&self.machine.client.logs(CLIENT, 0)?.bytes).into_owned();
+        value_after(&log, label).ok_or_else(|| wrong(&log))
+    }
 }
 
-/// Returns the time of a message in one direction, in ns, once the client has measured.
-fn one_way(machine: &mut SupervisedMachine, client: &str) -> Result<f64, BenchError> {
-    machine.wait_for_log(client, "kbit_per_s")?;
-    let log = String::from_utf8_lossy(&machine.client.logs(client, 0)?.bytes).into_owned();
-    value_after(&log, "\"one_way_ns\":").ok_or_else(|| wrong(&log))
+fn address(number: u8) -> Ipv4Addr {
+    let [a, b, c, _] = GUEST.octets();
+    Ipv4Addr::new(a, b, c, 100 + number)
 }
 
-fn linux(session: &Session) -> Result<Costs, BenchError> {
-    let boot =
-        Boot { pace: Pace::InstructionsWhileBusy, ..session.boot(System::Linux, Service::Netpipe, 2)? };
-    let mut machine = session.machine(&boot, Counting::Off)?;
+fn linux(session: &Session, pace: Pace, cores: u32) -> Result<Messages, BenchError> {
+    let boot = Boot { pace, ..session.boot(System::Linux, Service::Netpipe, cores)? };
+    let mut machine = session.start_as(&boot, System::Linux, Service::Netpipe, Counting::Off)?.machine;
     machine.wait_for(READY)?;
     machine
         .send_line(&format!("loop to:{STREAM_BYTES}:{STREAM_MESSAGES} both:{ROUND_BYTES}:{ROUND_MESSAGES}"));
     machine.wait_for(DONE)?;
     let console = machine.console().replace('\r', "");
     let value = |label| value_after(&console, label).ok_or_else(|| wrong(&console));
-    Ok(Costs { message: value("loop to ")?, round_trip: value("loop both ")? })
+    Ok(Messages { message_ns: value("loop to ")?, round_ns: value("loop both ")? })
 }
 
 fn wrong(answer: &str) -> BenchError {
     BenchError::WrongAnswer {
-        service: "netpipe".into(),
+        service: "a cell or a process".into(),
         request: "a measurement".into(),
         answer: answer.into(),
     }
@@ -183,6 +262,7 @@ mod tests {
     fn times_are_found_in_the_output() {
         assert_eq!(value_after("x\nloop to 3384\nloop both 77", "loop both "), Some(77.0));
         assert_eq!(value_after("{\"one_way_ns\":12,\"k\":1}", "\"one_way_ns\":"), Some(12.0));
+        assert_eq!(value_after("kv-client: rate 9 p99 1200\n", " p99 "), Some(1200.0));
         assert_eq!(value_after("loop to \n", "loop to "), None);
     }
 }

@@ -17,6 +17,7 @@ mod memory;
 mod netpipe;
 mod pager;
 mod product;
+mod service;
 mod stack;
 mod web;
 
@@ -52,7 +53,8 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
         Group::Linux => linux::load(),
         Group::Link => link::load(),
         Group::LinuxServers => linux_servers::load(session),
-        Group::Loop => loops::load(),
+        Group::Loop => loops::load(session),
+        Group::Service => service::load(session),
         Group::Library => return library::run(session, command),
         Group::Elastic => elastic::load(),
         Group::Colocation => colocation::load(session),
@@ -73,6 +75,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Cell => cell::run(session, system, &mut record)?,
                 Group::Product if system == System::Isola => product::run(session, &mut record)?,
                 Group::Elastic if system == System::Isola => elastic::run(session, &mut record)?,
+                Group::Service if system == System::Isola => service::run(session, &mut record)?,
                 Group::Colocation => colocation.run(session, system, &mut record)?,
                 Group::Grid => grid::run(session, system, &mut record)?,
                 Group::Kv => kv.run(session, system, &mut record)?,
@@ -80,7 +83,12 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Bulk => bulk::run(session, system, &mut record)?,
                 Group::Netpipe => netpipe::run(session, system, &mut record)?,
                 Group::Connections => connections::run(session, system, &mut record)?,
-                Group::Product | Group::Elastic | Group::Memory | Group::Library | Group::Stack => {}
+                Group::Product
+                | Group::Elastic
+                | Group::Memory
+                | Group::Library
+                | Group::Service
+                | Group::Stack => {}
                 Group::Pager => pager::run(session, system, &mut record)?,
                 Group::Linux => linux::run(session, system, &mut record)?,
                 Group::Link => link::run(session, system, &mut record)?,

@@ -112,7 +112,6 @@ impl VolumeStore {
     }
 
     /// Returns the folder at `path`.
-    #[cfg(test)]
     pub fn at(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }

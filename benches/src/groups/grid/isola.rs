@@ -13,6 +13,7 @@ use isola_abi::grid::{
 use isola_abi::management::{CellSpec, DeviceLocation};
 use isola_abi::query::Query;
 use isola_abi::volume::{VolumeAccess, VolumeMount};
+use isola_host::client::Client;
 use isola_host::image::CellImage;
 use isola_host::query::{QueryError, facts};
 use std::ffi::OsString;
@@ -111,16 +112,26 @@ impl TenantMachine {
 
     /// Returns the bytes that a resource's scheduler has served to each activity of these names.
     pub fn bytes(&mut self, resource: Resource, names: [&str; 3]) -> Result<[f64; 3], BenchError> {
-        let answer = facts(&mut self.supervised.client, IMAGE, &Query::Grid).map_err(refused)?;
-        let of = |name: &str| {
-            let clients = answer.grid_clients.iter();
-            clients
-                .filter(|client| client.resource == resource && client.name == name)
-                .map(|client| client.cost as f64)
-                .sum()
-        };
-        Ok(names.map(of))
+        bytes_of(&mut self.supervised.client, IMAGE, resource, names)
     }
+}
+
+/// Returns the bytes that a resource's scheduler of a cell has served to each activity of these names.
+pub fn bytes_of(
+    client: &mut Client,
+    cell: &str,
+    resource: Resource,
+    names: [&str; 3],
+) -> Result<[f64; 3], BenchError> {
+    let answer = facts(client, cell, &Query::Grid).map_err(refused)?;
+    let of = |name: &str| {
+        let clients = answer.grid_clients.iter();
+        clients
+            .filter(|client| client.resource == resource && client.name == name)
+            .map(|client| client.cost as f64)
+            .sum()
+    };
+    Ok(names.map(of))
 }
 
 /// Returns the error for a query that the cell has not answered.
@@ -128,7 +139,7 @@ fn refused(error: QueryError) -> BenchError {
     match error {
         QueryError::Client(error) => error.into(),
         error => BenchError::WrongAnswer {
-            service: format!("the cell {IMAGE}"),
+            service: "the cell".into(),
             request: "a query of its grid".into(),
             answer: error.to_string(),
         },

@@ -14,12 +14,12 @@
 
 mod disk;
 mod guest;
-mod isola;
+pub(super) mod isola;
 mod network;
 mod overhead;
 mod processor;
 mod requests;
-mod shares;
+pub(super) mod shares;
 mod together;
 
 use super::note;

@@ -1,0 +1,5 @@
+//! Links the binary as an image.
+
+fn main() {
+    isola_image_link::emit();
+}
