@@ -251,7 +251,10 @@ impl OpenFile {
     /// Reads from an object that has bytes, without a wait: `None` if [`Self::read`] is needed. `buffer` returns the buffer, or
     /// `None`; the object is asked first.
     pub fn read_at_once(&self, buffer: impl FnOnce() -> Option<UserBuffer>) -> Option<Result<usize, Errno>> {
-        let object = self.object_at_once(Events::IN)?;
+        let Body::Object(object) = &self.body else { return None };
+        if object.has_offsets() || !object.ready().intersects(Events::IN) {
+            return None;
+        }
         if let Err(error) = self.check_readable() {
             return Some(Err(error));
         }
@@ -268,13 +271,13 @@ impl OpenFile {
         let Body::Object(object) = &self.body else { return None };
         let waits =
             self.is_readable() && !self.is_nonblocking() && !object.has_offsets() && !self.is_socket();
-        if !waits || object.ready().intersects(events) {
+        if !waits {
             return None;
         }
         let (pollee, mut key) = (object.pollee()?, None);
         pollee.set_waiter(&mut key, events, &waker());
         let key = WaiterKey(key?);
-        // An event between the check and the registration would be lost otherwise.
+        // Only now: an event between the check and the registration would be lost.
         if object.ready().intersects(events) {
             self.end_wait(key);
             return None;
@@ -289,9 +292,13 @@ impl OpenFile {
         }
     }
 
-    /// Writes to an object that has space, as [`Self::read_at_once`]. Only for as many bytes as an object takes undivided.
+    /// Writes to an object that has space, without a wait: `None` if [`Self::write`] is needed. Only for as many bytes as an
+    /// object takes undivided.
     pub fn write_at_once(&self, buffer: impl FnOnce() -> Option<UserBuffer>) -> Option<Result<usize, Errno>> {
-        let object = self.object_at_once(Events::OUT)?;
+        let Body::Object(object) = &self.body else { return None };
+        if object.has_offsets() {
+            return None;
+        }
         if let Err(error) = self.check_writable() {
             return Some(Err(error));
         }
@@ -299,16 +306,6 @@ impl OpenFile {
             // The writer without a reader also gets a signal.
             Err(Errno::EAGAIN | Errno::EPIPE) => None,
             result => Some(result.inspect(|count| self.note_bytes(linux::IN_MODIFY, *count))),
-        }
-    }
-
-    /// Returns the object if it serves reads or writes without a wait.
-    fn object_at_once(&self, events: Events) -> Option<&dyn FileObject> {
-        match &self.body {
-            Body::Object(object) if !object.has_offsets() && object.ready().intersects(events) => {
-                Some(&**object)
-            }
-            _ => None,
         }
     }
 

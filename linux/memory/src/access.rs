@@ -52,6 +52,13 @@ impl ProcessMemory {
         Some(FramePart { frame: mapped.frame, offset, len })
     }
 
+    /// Resolves a buffer within one page, as [`Self::buffer`], without a wait: `None` if that needs one, or more pages.
+    pub fn try_buffer(&self, address: u64, len: usize, access: Access) -> Option<UserBuffer> {
+        let buffer = UserBuffer::of_part(self.try_part(address, len, access)?);
+        // A `fork` before the pin may have shared the frame; one after it does not.
+        (access != Access::Write || buffer.most_owners() <= 1).then_some(buffer)
+    }
+
     /// Returns the part of a page at `address`, of `len` bytes within the page. May wait for the page.
     async fn part(&self, address: u64, len: usize, access: Access) -> Result<FramePart, FaultError> {
         loop {
@@ -73,14 +80,9 @@ impl ProcessMemory {
     /// [`Errno::ENOMEM`].
     pub async fn buffer(&self, address: u64, len: u64, access: Access) -> Result<UserBuffer, Errno> {
         if (1..=PAGE_SIZE).contains(&len)
-            && let Some(part) = self.try_part(address, len as usize, access)
+            && let Some(buffer) = self.try_buffer(address, len as usize, access)
         {
-            let frame = part.frame.clone();
-            let buffer = UserBuffer::of_part(part);
-            // A `fork` before the pin may have shared the frame; one after it does not.
-            if access != Access::Write || frame.owners() <= 1 {
-                return Ok(buffer);
-            }
+            return Ok(buffer);
         }
         let mut buffer = UserBuffer::default();
         check_range(address, len)?;

@@ -67,6 +67,11 @@ impl UserBuffer {
         self.parts.reserve(parts);
     }
 
+    /// Returns the most owners of a frame.
+    pub(crate) fn most_owners(&self) -> u32 {
+        self.parts.iter().map(|part| part.frame.owners()).max().unwrap_or(0)
+    }
+
     /// Returns the number of parts.
     pub(crate) fn parts(&self) -> usize {
         self.parts.len()

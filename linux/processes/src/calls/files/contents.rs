@@ -199,8 +199,8 @@ pub fn read_again_at_once(thread: &mut Thread, file: Arc<OpenFile>) -> AtOnce {
 }
 
 fn read_file_at_once(thread: &mut Thread, file: Arc<OpenFile>, address: u64, len: u64) -> AtOnce {
-    let part = || thread.memory.try_part(address, len as usize, Access::Write);
-    if let Some(result) = file.read_at_once(|| part().map(UserBuffer::of_part)) {
+    let buffer = || thread.memory.try_buffer(address, len as usize, Access::Write);
+    if let Some(result) = file.read_at_once(buffer) {
         thread.process.control.files.count_read(result.map_or(0, |count| count as u64));
         return AtOnce::Served(result.map(|count| count as u64));
     }
@@ -216,8 +216,7 @@ fn read_file_at_once(thread: &mut Thread, file: Arc<OpenFile>, address: u64, len
 /// Serves a write to an object that is ready, from one page that is mapped; `None` for other writes.
 pub fn write_at_once(thread: &Thread, [descriptor, address, len, ..]: [u64; 6]) -> Option<CallResult> {
     let file = file_at_once(thread, descriptor, len)?;
-    let part = || thread.memory.try_part(address, len as usize, Access::Read);
-    let result = file.write_at_once(|| part().map(UserBuffer::of_part))?;
+    let result = file.write_at_once(|| thread.memory.try_buffer(address, len as usize, Access::Read))?;
     thread.process.control.files.count_write(result.map_or(0, |count| count as u64));
     Some(result.map(|count| count as u64))
 }
