@@ -5,8 +5,8 @@ use isola_tests::isola::Isola;
 use isola_tests::linux_root::LinuxRoot;
 
 /// Programs of `tests/programs`.
-const PROGRAMS: [&str; 8] =
-    ["processes", "threads", "files", "timers", "ipc", "events", "rings", "unix_sockets"];
+const PROGRAMS: [&str; 9] =
+    ["processes", "threads", "memory", "files", "timers", "ipc", "events", "rings", "unix_sockets"];
 
 /// A root file system with the programs of `tests/programs`, linked statically and dynamically.
 fn root() -> LinuxRoot {

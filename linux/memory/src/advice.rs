@@ -9,7 +9,7 @@ use isola_linux_abi::numbers::{
     MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_RANDOM, MADV_REMOVE, MADV_SEQUENTIAL, MADV_SOFT_OFFLINE,
     MADV_WILLNEED, MADV_WIPEONFORK,
 };
-use isola_user_mode::{Access, PAGE_SIZE};
+use isola_user_mode::{Access, FlushGeneration, PAGE_SIZE};
 
 /// The most pages that `MADV_WILLNEED` reads into memory: the call waits for them.
 const MAX_READ_AHEAD: u64 = 256;
@@ -97,6 +97,22 @@ impl ProcessMemory {
             self.apply(&mapping, effect).await?;
         }
         if is_whole { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// As [`Self::advise`] with `MADV_DONTNEED` for a range within one mapping that is not locked, without the wait: the caller
+    /// [settles](Self::settle) what it returns before a thread continues. `None` for other calls.
+    pub fn drop_at_once(&self, address: u64, len: u64, advice: u32) -> Option<Option<FlushGeneration>> {
+        let end = address.checked_add(len.checked_next_multiple_of(PAGE_SIZE)?)?;
+        if advice != MADV_DONTNEED || !address.is_multiple_of(PAGE_SIZE) {
+            return None;
+        }
+        let mut state = self.state.lock();
+        let mapping = state.mappings.find(address)?;
+        if end > mapping.end || mapping.attributes.locked {
+            return None;
+        }
+        state.drop_pages(address, end);
+        Some(state.pages.flush())
     }
 
     /// Returns the parts of mappings within a range, and whether they are all of it.

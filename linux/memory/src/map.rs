@@ -15,7 +15,7 @@ use isola_linux_abi::numbers::{
     MAP_HUGETLB, MAP_LOCKED, MAP_NONBLOCK, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE, MAP_SHARED,
     MAP_SHARED_VALIDATE, MAP_STACK, MAP_SYNC, MAP_TYPE, MAP_UNINITIALIZED,
 };
-use isola_user_mode::{Access, PAGE_SIZE, USER_END};
+use isola_user_mode::{Access, FlushGeneration, PAGE_SIZE, USER_END};
 
 /// The flags of `mmap` beside the type. `MAP_SYNC` is refused later.
 const KNOWN_FLAGS: u32 = MAP_TYPE
@@ -78,12 +78,40 @@ pub struct MapObject {
     pub permitted: Protection,
 }
 
+/// A new mapping.
+struct Mapped {
+    address: u64,
+    len: u64,
+    populates: bool,
+    flush: Option<FlushGeneration>,
+}
+
 impl ProcessMemory {
     /// Maps memory (`mmap`). Returns its address. `MAP_HUGETLB` is [`Errno::ENOMEM`], as without reserved huge pages.
     ///
     /// # Errors
     /// Those of `mmap`(2), in Linux's order.
-    pub async fn map(&self, mut request: MapRequest) -> Result<u64, Errno> {
+    pub async fn map(&self, request: MapRequest) -> Result<u64, Errno> {
+        let Mapped { address, len, populates, flush } = self.begin_map(request)?;
+        self.settle(flush).await;
+        if populates {
+            // As in Linux, a page that cannot be had is not an error of the call.
+            let _populated = self.populate(address, address + len).await;
+        }
+        Ok(address)
+    }
+
+    /// As [`Self::map`] for a private mapping of anonymous memory, without the wait for the flush that it returns. `None` for a
+    /// mapping that is to be populated.
+    pub fn map_at_once(&self, request: MapRequest) -> Option<Result<(u64, Option<FlushGeneration>), Errno>> {
+        let is_plain = request.object.is_none()
+            && request.flags & (MAP_TYPE | MAP_ANONYMOUS) == MAP_PRIVATE | MAP_ANONYMOUS
+            && request.flags & (MAP_POPULATE | MAP_LOCKED) == 0
+            && !self.state.lock().locks_future;
+        is_plain.then(|| self.begin_map(request).map(|mapped| (mapped.address, mapped.flush)))
+    }
+
+    fn begin_map(&self, mut request: MapRequest) -> Result<Mapped, Errno> {
         if request.object.is_none()
             && request.flags & MAP_ANONYMOUS != 0
             && request.flags & MAP_TYPE == MAP_SHARED
@@ -99,17 +127,9 @@ impl ProcessMemory {
         if let Some(object) = &request.object {
             object.source.attach(self.mapper());
         }
-        let (address, len, populate, flush) = {
-            let mut state = self.state.lock();
-            let (address, len, populate) = state.map(&request)?;
-            (address, len, populate, state.pages.flush())
-        };
-        self.settle(flush).await;
-        if populate {
-            // As in Linux, a page that cannot be had is not an error of the call.
-            let _populated = self.populate(address, address + len).await;
-        }
-        Ok(address)
+        let mut state = self.state.lock();
+        let (address, len, populates) = state.map(&request)?;
+        Ok(Mapped { address, len, populates, flush: state.pages.flush() })
     }
 
     /// Removes the mappings of a range (`munmap`), and waits until no thread can access its pages.
@@ -117,18 +137,24 @@ impl ProcessMemory {
     /// # Errors
     /// Those of `munmap`(2).
     pub async fn unmap(&self, address: u64, len: u64) -> Result<(), Errno> {
-        let flush = {
-            let mut state = self.state.lock();
-            let end = aligned_range(address, len).ok_or(Errno::EINVAL)?;
-            if len == 0 {
-                return Err(Errno::EINVAL);
-            }
-            state.mappings.check_split(address, end)?;
-            state.unmap(address, end);
-            state.pages.flush()
-        };
+        let flush = self.begin_unmap(address, len)?;
         self.settle(flush).await;
         Ok(())
+    }
+
+    /// As [`Self::unmap`], without the wait: the caller [settles](Self::settle) what it returns before a thread continues.
+    ///
+    /// # Errors
+    /// Those of `munmap`(2).
+    pub fn begin_unmap(&self, address: u64, len: u64) -> Result<Option<FlushGeneration>, Errno> {
+        let mut state = self.state.lock();
+        let end = aligned_range(address, len).ok_or(Errno::EINVAL)?;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        state.mappings.check_split(address, end)?;
+        state.unmap(address, end);
+        Ok(state.pages.flush())
     }
 
     /// Sets the start of the heap, which is then empty: the end of the program's data, at which the layout's offset is

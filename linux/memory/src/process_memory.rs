@@ -125,7 +125,7 @@ impl ProcessMemory {
     }
 
     /// Waits until a flush is over, and frees the frames that waited for it.
-    pub(crate) async fn settle(&self, flush: Option<FlushGeneration>) {
+    pub async fn settle(&self, flush: Option<FlushGeneration>) {
         let Some(generation) = flush else {
             return;
         };

@@ -4,6 +4,7 @@ use crate::map::aligned_range;
 use crate::process_memory::{State, mark_dirty};
 use crate::{Errno, ProcessMemory, Protection};
 use isola_linux_abi::numbers::{PROT_EXEC, PROT_GROWSDOWN, PROT_GROWSUP, PROT_READ, PROT_SEM, PROT_WRITE};
+use isola_user_mode::FlushGeneration;
 
 impl ProcessMemory {
     /// Changes the permitted accesses of a range (`mprotect`), and waits until no thread has the former ones.
@@ -12,13 +13,22 @@ impl ProcessMemory {
     /// Those of `mprotect`(2). With [`Errno::ENOMEM`] for an address that is not mapped, the mappings before it have
     /// changed.
     pub async fn protect(&self, address: u64, len: u64, protection: u32) -> Result<(), Errno> {
-        let (result, flush) = {
-            let mut state = self.state.lock();
-            let result = state.protect_range(address, len, protection);
-            (result, state.pages.flush())
-        };
+        let (result, flush) = self.begin_protect(address, len, protection);
         self.settle(flush).await;
         result
+    }
+
+    /// As [`Self::protect`], without the wait: the caller [settles](Self::settle) the flush before a thread continues, also
+    /// after an error.
+    pub fn begin_protect(
+        &self,
+        address: u64,
+        len: u64,
+        protection: u32,
+    ) -> (Result<(), Errno>, Option<FlushGeneration>) {
+        let mut state = self.state.lock();
+        let result = state.protect_range(address, len, protection);
+        (result, state.pages.flush())
     }
 }
 

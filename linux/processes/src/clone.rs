@@ -140,6 +140,7 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         wait: None,
         returned: None,
         spare_waiter: None,
+        unsettled: None,
         memory,
     });
     if has(CLONE_PIDFD) {

@@ -145,6 +145,7 @@ async fn start_process(
         wait: None,
         returned: None,
         spare_waiter: None,
+        unsettled: None,
     });
     process.show(&thread.files, &thread.view);
     thread.set_credentials(program.credentials);

@@ -27,7 +27,7 @@ use core::task::Poll;
 use isola_abi::user_context::UserRegisters;
 use isola_linux_files::{self as files, AlarmKey, Caller, CallerIds, DescriptorTable, View};
 use isola_linux_memory::{BoxFuture, FaultError, ProcessMemory};
-use isola_user_mode::{Trap, TrapAnswer, UserThread};
+use isola_user_mode::{FlushGeneration, Trap, TrapAnswer, UserThread};
 
 /// A thread of a process. Only its own task has it.
 pub struct Thread {
@@ -77,6 +77,8 @@ pub struct Thread {
     pub returned: Option<Trap>,
     /// A former waiter, for the next wait.
     pub spare_waiter: Option<FutexWaiter>,
+    /// The flush of TLBs that has to be over before the program continues.
+    pub unsettled: Option<FlushGeneration>,
 }
 
 /// The registers of a thread in its address space. While the program runs, the platform has them: what serves traps at once
@@ -252,7 +254,10 @@ impl Thread {
                 }
                 Trap::Exception { vector, error_code } => self.exception(vector, error_code),
                 // The loop does the other work.
-                Trap::Served => {}
+                Trap::Served => {
+                    let flush = self.unsettled.take();
+                    self.memory.settle(flush).await;
+                }
                 Trap::Interrupt => {
                     self.attend_to_processor_timers();
                     match self.idle_core() {

@@ -53,6 +53,12 @@ impl CoreBlock {
         core::ptr::from_ref(self).addr() as u64
     }
 
+    /// Returns whether the calling core runs a program, and serves one of its traps at present.
+    pub(super) fn here_runs_program() -> bool {
+        let here = pin();
+        here.block.running_space.load(Ordering::Relaxed) != 0
+    }
+
     /// Returns whether the core's context must not be suspended.
     pub(crate) fn is_pinned(&self) -> bool {
         self.is_pinned.load(Ordering::Relaxed)

@@ -207,10 +207,13 @@ impl ProgramSpace {
 
 /// Loads the cell's own page tables on this core, if those of a program are loaded. Returns whether they were: then the
 /// TLB was flushed. Costs two loads and a branch in a cell without programs.
+///
+/// While the core serves a trap of its program, it keeps the program's tables, with which the program continues. Its thread
+/// holds their space, so they are not among the retired ones.
 #[inline]
 pub fn leave_program_space() -> bool {
     let root = CELL_ROOT.load(Ordering::Relaxed);
-    if root == 0 || loaded_root().0 == root {
+    if root == 0 || loaded_root().0 == root || CoreBlock::here_runs_program() {
         return false;
     }
     // SAFETY: these are the tables that the builder of the cell has made.

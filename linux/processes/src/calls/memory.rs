@@ -3,8 +3,11 @@
 use super::CallResult;
 use crate::Errno;
 use crate::thread::Thread;
-use isola_linux_abi::numbers::{MAP_ANONYMOUS, MFD_CLOEXEC, O_CLOEXEC, PROT_EXEC, PROT_READ, PROT_WRITE};
+use isola_linux_abi::numbers::{
+    MAP_ANONYMOUS, MAP_FIXED, MFD_CLOEXEC, O_CLOEXEC, PROT_EXEC, PROT_READ, PROT_WRITE,
+};
 use isola_linux_memory::{MapObject, MapRequest, Protection, RemapRequest};
+use isola_user_mode::{FlushGeneration, TrapAnswer};
 
 pub async fn brk(thread: &mut Thread, address: u64) -> CallResult {
     Ok(thread.memory.set_break(address).await)
@@ -13,6 +16,62 @@ pub async fn brk(thread: &mut Thread, address: u64) -> CallResult {
 /// Moves the end of the heap, if no pages have to be removed or populated.
 pub fn brk_at_once(thread: &Thread, [address, ..]: [u64; 6]) -> Option<CallResult> {
     thread.memory.set_break_at_once(address).map(Ok)
+}
+
+/// The longest range that a call at once changes: the length of a thread's stack.
+const MOST_AT_ONCE: u64 = 8 << 20;
+
+/// Ends a call at once. If TLBs of other cores have to be flushed first, the thread's task waits for that.
+fn settled(thread: &mut Thread, result: CallResult, flush: Option<FlushGeneration>) -> TrapAnswer {
+    let result = result.unwrap_or_else(|errno| errno.to_result());
+    thread.unsettled = flush;
+    if flush.is_some() { TrapAnswer::Stop(result) } else { TrapAnswer::Resume(result) }
+}
+
+/// Maps private anonymous memory that is not to be populated.
+pub fn mmap_at_once(thread: &mut Thread, words: [u64; 6]) -> TrapAnswer {
+    let [address, len, protection, flags, _, offset] = words;
+    let (protection, flags) = (protection as u32, flags as u32);
+    if len > MOST_AT_ONCE && flags & MAP_FIXED != 0 {
+        return TrapAnswer::Unserved;
+    }
+    let request = MapRequest { address, len, protection, flags, offset, object: None, name: "" };
+    match thread.memory.map_at_once(request) {
+        Some(Ok((address, flush))) => settled(thread, Ok(address), flush),
+        Some(Err(errno)) => settled(thread, Err(errno), None),
+        None => TrapAnswer::Unserved,
+    }
+}
+
+/// Unmaps a range that is not long.
+pub fn munmap_at_once(thread: &mut Thread, [address, len, ..]: [u64; 6]) -> TrapAnswer {
+    if len > MOST_AT_ONCE {
+        return TrapAnswer::Unserved;
+    }
+    match thread.memory.begin_unmap(address, len) {
+        Ok(flush) => settled(thread, Ok(0), flush),
+        Err(errno) => settled(thread, Err(errno), None),
+    }
+}
+
+/// Changes the accesses to a range that is not long.
+pub fn mprotect_at_once(thread: &mut Thread, [address, len, protection, ..]: [u64; 6]) -> TrapAnswer {
+    if len > MOST_AT_ONCE {
+        return TrapAnswer::Unserved;
+    }
+    let (result, flush) = thread.memory.begin_protect(address, len, protection as u32);
+    settled(thread, result.map(|()| 0), flush)
+}
+
+/// Drops the pages of a range that is not long, within a mapping.
+pub fn madvise_at_once(thread: &mut Thread, [address, len, advice, ..]: [u64; 6]) -> TrapAnswer {
+    if len > MOST_AT_ONCE {
+        return TrapAnswer::Unserved;
+    }
+    match thread.memory.drop_at_once(address, len, advice as u32) {
+        Some(flush) => settled(thread, Ok(0), flush),
+        None => TrapAnswer::Unserved,
+    }
 }
 
 pub async fn mmap(

@@ -487,6 +487,10 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
     const SIGNAL_MASK: u64 = numbers::__NR_rt_sigprocmask as u64;
     const FUTEX: u64 = numbers::__NR_futex as u64;
     const BREAK: u64 = numbers::__NR_brk as u64;
+    const MAP: u64 = numbers::__NR_mmap as u64;
+    const UNMAP: u64 = numbers::__NR_munmap as u64;
+    const PROTECT: u64 = numbers::__NR_mprotect as u64;
+    const ADVISE: u64 = numbers::__NR_madvise as u64;
     // Calls that can wait, where they do not have to, or where the thread can be parked.
     let result = match number {
         READ => return files::read_at_once(thread, words).answer(number),
@@ -494,6 +498,10 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
         SIGNAL_MASK => signals::rt_sigprocmask_at_once(thread, words),
         FUTEX => return futex::futex_at_once(thread, words).answer(number),
         BREAK => memory::brk_at_once(thread, words),
+        MAP => return memory::mmap_at_once(thread, words),
+        UNMAP => return memory::munmap_at_once(thread, words),
+        PROTECT => return memory::mprotect_at_once(thread, words),
+        ADVISE => return memory::madvise_at_once(thread, words),
         _ => dispatch_at_once(thread, number, words),
     };
     match result {

@@ -1,0 +1,104 @@
+//! Calls that are served at once: while they need no wait, a program does not give its core away.
+
+mod common;
+
+use common::{Cell, Steps};
+use isola_linux_abi::numbers as linux;
+use isola_linux_files::Console;
+use isola_linux_processes::ExitStatus;
+use isola_linux_sim::Program;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+const EXITED: ExitStatus = ExitStatus::Exited(0);
+/// Where the programs map memory, and its length.
+const AREA: u64 = 0x10_0000_0000;
+const LEN: u64 = 8 * 4096;
+const ROUNDS: u32 = 100;
+
+fn maps(program: Program) -> Program {
+    let protection = u64::from(linux::PROT_READ | linux::PROT_WRITE);
+    let flags = u64::from(linux::MAP_PRIVATE | linux::MAP_ANONYMOUS | linux::MAP_FIXED_NOREPLACE);
+    let program = program.syscall(linux::__NR_mmap, &[AREA, LEN, protection, flags, u64::MAX, 0]);
+    program.returns(AREA as i64).store(AREA + 4096, b"text")
+}
+
+/// Runs a program and returns the number of polls of its task and others.
+fn polls_of(program: Program) -> u64 {
+    let cell = Cell::new();
+    cell.install("/program", program.exits(0));
+    assert_eq!(cell.run(&["/program"]), EXITED);
+    cell.environment.polls.load(Ordering::Relaxed)
+}
+
+#[test]
+fn changes_of_memory_need_no_turns() {
+    let one = |program: Program, _| {
+        maps(program)
+            .syscall(linux::__NR_mprotect, &[AREA, LEN, u64::from(linux::PROT_NONE)])
+            .returns(0)
+            .syscall(linux::__NR_mprotect, &[AREA, LEN, u64::from(linux::PROT_READ)])
+            .returns(0)
+            .expect(AREA + 4096, b"text")
+            .syscall(linux::__NR_madvise, &[AREA, LEN, u64::from(linux::MADV_DONTNEED)])
+            .returns(0)
+            .expect(AREA + 4096, &[0; 4])
+            .syscall(linux::__NR_munmap, &[AREA, LEN])
+            .returns(0)
+    };
+    let polls = polls_of((0..ROUNDS).fold(Program::new(), one));
+    assert!(polls < 20, "{polls} polls for {ROUNDS} rounds");
+}
+
+/// The end of a call waits until no other core can use the pages that it has removed.
+#[test]
+fn a_program_continues_when_other_cores_have_flushed() {
+    type Call = (u32, [u64; 3]);
+    const CALLS: [Call; 3] = [
+        (linux::__NR_munmap, [AREA, LEN, 0]),
+        (linux::__NR_madvise, [AREA, LEN, linux::MADV_DONTNEED as u64]),
+        (linux::__NR_mprotect, [AREA, LEN, linux::PROT_READ as u64]),
+    ];
+    for (number, words) in CALLS {
+        let cell = Cell::new();
+        let (user_mode, is_flushed) = (cell.user_mode, Arc::new(AtomicBool::new(false)));
+        let was_flushed = is_flushed.clone();
+        let program = maps(Program::new())
+            .step(move |_| {
+                user_mode.hold_flushes();
+                Ok(())
+            })
+            .syscall(number, &words)
+            .returns(0)
+            .step(move |_| {
+                assert!(was_flushed.load(Ordering::SeqCst), "call {number}: the flush was not over");
+                Ok(())
+            })
+            .exits(0);
+        cell.install("/program", program);
+        let before = user_mode.flushes();
+        let mut polls = 0;
+        let beside = poll_fn(move |context| {
+            context.waker().wake_by_ref();
+            // The tasks have their turns in the meantime.
+            polls += u32::from(user_mode.flushes() > before);
+            if polls < 40 {
+                return Poll::Pending;
+            }
+            is_flushed.store(true, Ordering::SeqCst);
+            user_mode.end_flushes();
+            if polls < 400 { Poll::Pending } else { Poll::Ready(()) }
+        });
+        let console = Console::new(Arc::new(Silent));
+        let files = [console.open(), console.open(), console.open()];
+        assert_eq!(cell.run_with("/program", files, beside), EXITED);
+    }
+}
+
+struct Silent;
+
+impl isola_linux_files::ConsoleOutput for Silent {
+    fn write(&self, _: &[u8]) {}
+}
