@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Cell, Steps};
+use common::{Cell, DATA, Steps};
+use isola_linux_abi::net::{AF_UNIX, SOCK_STREAM};
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::Console;
 use isola_linux_processes::ExitStatus;
@@ -16,6 +17,9 @@ const EXITED: ExitStatus = ExitStatus::Exited(0);
 /// Where the programs map memory, and its length.
 const AREA: u64 = 0x10_0000_0000;
 const LEN: u64 = 8 * 4096;
+const PAIR: u64 = DATA;
+const TEXT: u64 = DATA + 0x100;
+const EVENT: u64 = DATA + 0x200;
 const ROUNDS: u32 = 100;
 
 fn maps(program: Program) -> Program {
@@ -49,6 +53,41 @@ fn changes_of_memory_need_no_turns() {
             .returns(0)
     };
     let polls = polls_of((0..ROUNDS).fold(Program::new(), one));
+    assert!(polls < 20, "{polls} polls for {ROUNDS} rounds");
+}
+
+#[test]
+fn bytes_and_events_that_are_there_need_no_turns() {
+    let kind = u64::from(SOCK_STREAM | linux::O_NONBLOCK);
+    let program = Program::new()
+        .syscall(linux::__NR_socketpair, &[AF_UNIX.into(), kind, 0, PAIR])
+        .returns(0)
+        .syscall(linux::__NR_epoll_create1, &[0])
+        .returns(5)
+        .store(EVENT, &[1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0])
+        .syscall(linux::__NR_epoll_ctl, &[5, linux::EPOLL_CTL_ADD.into(), 4, EVENT])
+        .returns(0)
+        .store(TEXT, b"text");
+    let one = |program: Program, _| {
+        program
+            .syscall(linux::__NR_epoll_wait, &[5, EVENT, 16, 0])
+            .returns(0)
+            .syscall(linux::__NR_write, &[3, TEXT, 2])
+            .returns(2)
+            .syscall(linux::__NR_sendto, &[3, TEXT + 2, 2, 0, 0, 0])
+            .returns(2)
+            .syscall(linux::__NR_epoll_wait, &[5, EVENT, 16, u64::MAX])
+            .returns(1)
+            .expect(EVENT, &[1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0])
+            .syscall(linux::__NR_read, &[4, TEXT + 16, 3])
+            .returns(3)
+            .syscall(linux::__NR_recvfrom, &[4, TEXT + 19, 16384, 0, 0, 0])
+            .returns(1)
+            .expect(TEXT + 16, b"text")
+            .syscall(linux::__NR_read, &[4, TEXT + 16, 16384])
+            .returns(-11)
+    };
+    let polls = polls_of((0..ROUNDS).fold(program, one));
     assert!(polls < 20, "{polls} polls for {ROUNDS} rounds");
 }
 

@@ -491,6 +491,9 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
     const UNMAP: u64 = numbers::__NR_munmap as u64;
     const PROTECT: u64 = numbers::__NR_mprotect as u64;
     const ADVISE: u64 = numbers::__NR_madvise as u64;
+    const RECEIVE: u64 = numbers::__NR_recvfrom as u64;
+    const SEND: u64 = numbers::__NR_sendto as u64;
+    const WAIT_FOR_EVENTS: u64 = numbers::__NR_epoll_wait as u64;
     // Calls that can wait, where they do not have to, or where the thread can be parked.
     let result = match number {
         READ => return files::read_at_once(thread, words).answer(number),
@@ -501,6 +504,9 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
         MAP => return memory::mmap_at_once(thread, words),
         UNMAP => return memory::munmap_at_once(thread, words),
         PROTECT => return memory::mprotect_at_once(thread, words),
+        RECEIVE => return sockets::recvfrom_at_once(thread, words).answer(number),
+        SEND => sockets::sendto_at_once(thread, words),
+        WAIT_FOR_EVENTS => files::epoll_wait_at_once(thread, words),
         ADVISE => return memory::madvise_at_once(thread, words),
         _ => dispatch_at_once(thread, number, words),
     };

@@ -3,7 +3,7 @@
 use super::terminals;
 use crate::Errno;
 use crate::asynchronous::once;
-use crate::calls::sockets::{read_socket, waiting, write_socket};
+use crate::calls::sockets::{read_socket, receive_at_once, send_at_once, waiting, write_socket};
 use crate::calls::{AtOnce, CallResult};
 use crate::direct_switch::CallWait;
 use crate::job_control::check_write;
@@ -186,10 +186,14 @@ pub async fn write(thread: &mut Thread, descriptor: i32, address: u64, len: u64)
 
 /// Serves a read of an object that has bytes, into one page that is mapped, or waits for bytes. Other reads are not served.
 pub fn read_at_once(thread: &mut Thread, [descriptor, address, len, ..]: [u64; 6]) -> AtOnce {
-    match file_at_once(thread, descriptor, len) {
-        Some(file) => read_file_at_once(thread, file, address, len),
-        None => AtOnce::Unserved,
+    let Ok(file) = thread.files.get(descriptor as i32) else { return AtOnce::Unserved };
+    if file.is_socket() {
+        return receive_at_once(thread, &file, address, len, waiting(&file));
     }
+    if !is_plain(&file, len) {
+        return AtOnce::Unserved;
+    }
+    read_file_at_once(thread, file, address, len)
 }
 
 /// Continues the read of a parked thread.
@@ -215,18 +219,21 @@ fn read_file_at_once(thread: &mut Thread, file: Arc<OpenFile>, address: u64, len
 
 /// Serves a write to an object that is ready, from one page that is mapped; `None` for other writes.
 pub fn write_at_once(thread: &Thread, [descriptor, address, len, ..]: [u64; 6]) -> Option<CallResult> {
-    let file = file_at_once(thread, descriptor, len)?;
+    let file = thread.files.get(descriptor as i32).ok()?;
+    if file.is_socket() {
+        return send_at_once(thread, &file, address, len, waiting(&file));
+    }
+    if !is_plain(&file, len) {
+        return None;
+    }
     let result = file.write_at_once(|| thread.memory.try_buffer(address, len as usize, Access::Read))?;
     thread.process.control.files.count_write(result.map_or(0, |count| count as u64));
     Some(result.map(|count| count as u64))
 }
 
-/// Returns a file whose reads and writes of so many bytes may be served at once: sockets and terminals have rules of their
-/// own.
-fn file_at_once(thread: &Thread, descriptor: u64, len: u64) -> Option<Arc<OpenFile>> {
-    let file = thread.files.get(descriptor as i32).ok()?;
-    let is_plain = !file.is_socket() && file.terminal().is_none();
-    (is_plain && (1..=PAGE_SIZE).contains(&len)).then_some(file)
+/// Returns whether reads and writes of so many bytes may be served at once: terminals have rules of their own.
+fn is_plain(file: &OpenFile, len: u64) -> bool {
+    file.terminal().is_none() && (1..=PAGE_SIZE).contains(&len)
 }
 
 /// Checks an offset.

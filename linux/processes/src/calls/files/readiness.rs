@@ -2,9 +2,9 @@
 
 use super::descriptors::install;
 use crate::Errno;
-use crate::calls::CallResult;
 use crate::calls::signals::{replace_mask, restore_mask};
 use crate::calls::time::read_timespec;
+use crate::calls::{CallResult, PAGE};
 use crate::signals::SignalSet;
 use crate::thread::{Interrupted, Restart, Thread};
 use alloc::vec::Vec;
@@ -12,6 +12,7 @@ use isola_linux_abi::numbers::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI,
 };
 use isola_linux_files::{Epoll, EpollEvent, Events, PollEntry, poll_files, ready_files};
+use isola_user_mode::Access;
 
 /// The most entries of `poll`, beside the limit of descriptors.
 const MOST_ENTRIES: usize = 1 << 16;
@@ -284,6 +285,30 @@ async fn epoll_wait_until(
     found.iter().for_each(|event| bytes.extend_from_slice(&event.bytes()));
     thread.memory.write_bytes(events, &bytes).await?;
     Ok(found.len() as u64)
+}
+
+/// Returns the events that an event poll has, to one page that is mapped, or none if the call does not wait. `None` for other
+/// calls.
+pub fn epoll_wait_at_once(thread: &Thread, words: [u64; 6]) -> Option<CallResult> {
+    let [epoll, events, most, timeout_ms, ..] = words;
+    let most = usize::try_from(most as i32).ok()?;
+    let room = (PAGE - events % PAGE) as usize / EpollEvent::LEN;
+    let most = most.min(room);
+    if most == 0 {
+        return None;
+    }
+    let file = thread.files.get(epoll as i32).ok()?;
+    let epoll = file.object_as::<Epoll>()?;
+    // First: events that were taken are gone.
+    let mut buffer = thread.memory.try_buffer(events, most * EpollEvent::LEN, Access::Write)?;
+    let found = epoll.take(most);
+    if found.is_empty() && timeout_ms as i32 != 0 {
+        return None;
+    }
+    for event in &found {
+        buffer.write(&event.bytes());
+    }
+    Some(Ok(found.len() as u64))
 }
 
 pub async fn epoll_wait(

@@ -3,10 +3,11 @@
 use super::control::{self, ReceivedControl};
 use super::{OpenSocket, read_address, socket_caller, waiting, write_address};
 use crate::Errno;
-use crate::calls::CallResult;
 use crate::calls::time::{read_timespec, timespec};
+use crate::calls::{AtOnce, CallResult, PAGE};
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
+use alloc::sync::Arc;
 use isola_linux_files::OpenFile;
 use isola_linux_memory::{MAX_TRANSFER, UserBuffer};
 use isola_linux_sockets::{
@@ -127,6 +128,84 @@ async fn receive(
 fn received_len(socket: &SocketFile, count: u64, flags: MessageFlags, message: &ReceivedMessage) -> u64 {
     let is_stream = socket.socket().facts().kind == SocketKind::Stream;
     if flags.has(MessageFlags::TRUNC) && !is_stream { message.len as u64 } else { count }
+}
+
+/// Receives the bytes that a stream has, into one page that is mapped. Other calls are not served.
+pub fn receive_at_once(thread: &Thread, file: &OpenFile, address: u64, len: u64, waiting: Waiting) -> AtOnce {
+    let most =
+        file.object_as::<SocketFile>().and_then(|socket| Some((socket, socket.most_received(waiting)?)));
+    let Some((socket, most)) = most else { return AtOnce::Unserved };
+    let len = len.min(most as u64) as usize;
+    if len == 0 {
+        return AtOnce::Unserved;
+    }
+    let Some(mut buffer) = thread.memory.try_buffer(address, len, Access::Write) else {
+        return AtOnce::Unserved;
+    };
+    match socket.socket().receive(&mut buffer, MessageFlags::NONE, &mut ReceivedMessage::default()) {
+        // Another thread has received them.
+        Err(Errno::EAGAIN) if waiting == Waiting::Permitted => AtOnce::Unserved,
+        result => AtOnce::Served(result.map(|count| count as u64)),
+    }
+}
+
+/// Sends bytes of one page that is mapped on a stream, if the call does not wait for space; `None` for other calls.
+pub fn send_at_once(
+    thread: &Thread,
+    file: &OpenFile,
+    address: u64,
+    len: u64,
+    waiting: Waiting,
+) -> Option<CallResult> {
+    let socket = file.object_as::<SocketFile>()?.socket();
+    let is_served = waiting == Waiting::Refused
+        && file.is_writable()
+        && (1..=PAGE).contains(&len)
+        && socket.facts().kind == SocketKind::Stream;
+    if !is_served {
+        return None;
+    }
+    let mut buffer = thread.memory.try_buffer(address, len as usize, Access::Read)?;
+    let mut message = SentMessage { sender: Some(control::sender(thread)), ..SentMessage::default() };
+    match socket.send(&mut buffer, &mut message) {
+        // With a signal.
+        Err(Errno::EPIPE) => None,
+        result => Some(result.map(|count| count as u64)),
+    }
+}
+
+/// `recvfrom` without an address, as [`receive_at_once`].
+pub fn recvfrom_at_once(thread: &Thread, words: [u64; 6]) -> AtOnce {
+    let [descriptor, buffer, len, flags, address, _] = words;
+    match open_at_once(thread, descriptor, flags, address) {
+        Some((file, waiting)) => receive_at_once(thread, &file, buffer, len, waiting),
+        None => AtOnce::Unserved,
+    }
+}
+
+/// `sendto` without an address, as [`send_at_once`].
+pub fn sendto_at_once(thread: &Thread, words: [u64; 6]) -> Option<CallResult> {
+    let [descriptor, buffer, len, flags, address, _] = words;
+    let (file, waiting) = open_at_once(thread, descriptor, flags, address)?;
+    send_at_once(thread, &file, buffer, len, waiting)
+}
+
+/// Returns the file of a call with plain flags and no address, and whether the call waits.
+fn open_at_once(
+    thread: &Thread,
+    descriptor: u64,
+    flags: u64,
+    address: u64,
+) -> Option<(Arc<OpenFile>, Waiting)> {
+    let flags = MessageFlags(flags as u32);
+    let refuses = flags.has(MessageFlags::DONTWAIT);
+    let is_plain = flags.0 & !(MessageFlags::DONTWAIT.0 | MessageFlags::NOSIGNAL.0) == 0;
+    if !is_plain || address != 0 {
+        return None;
+    }
+    let file = thread.files.get(descriptor as i32).ok()?;
+    let waiting = if refuses { Waiting::Refused } else { waiting(&file) };
+    Some((file, waiting))
 }
 
 /// `write` and `writev` of a socket.
