@@ -3,7 +3,7 @@
 //! ```toml
 //! image = "kv"                     # a name, or a path relative to the manifest
 //! name = "cache"
-//! service = "block"                # instead of image: a service cell
+//! service = "block"                # instead of image: a service cell, "block" or "net"
 //! cores = 2
 //! placement = "spread"             # compact, spread or siblings
 //! node = 0                         # only cores of this NUMA node
@@ -15,7 +15,7 @@
 //! publish = ["11211:11211"]
 //! volumes = ["data:/data"]         # VOLUME:PATH or VOLUME:PATH:ro, a name or a file relative to the manifest;
 //!                                  # VOLUME@CELL:PATH for a volume of a service cell
-//! network = "auto"                 # auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY]
+//! network = "auto"                 # auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY]; dhcp@CELL etc. on the network of a service cell
 //! watchdog = "5s"                  # a cell with a core that makes no progress for this long has crashed
 //! sha256 = "9f86d0818884..."       # the image must have this digest: see `isola image digest`
 //! signed_by = "release.key.pub"    # and be signed by this key: a file relative to the manifest, or its digits

@@ -33,7 +33,7 @@ const LINK_UP: u16 = 1;
 /// Flag of a header: the device has verified the checksum.
 const DATA_VALID: u8 = 2;
 
-/// What a served device offers.
+/// The properties of a served network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetSettings {
     /// The hardware address.
