@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `serve` | serves `echo`, `slow` (reads nothing), `memory` (adds to words of shared memory), `answer` and `drain` |
 //! | `client CELL` | uses all services, and checks the answers |
+//! | `call NAME` | uses a service that answers with the bytes it gets, until both sides have ended |
 //! | `costs CELL...` | prints the costs of messages and packets |
 //! | `hold CELL` | exchanges packets until the service ends |
 //! | `wait CELL` | waits for a packet that never comes, until the peer ends |
@@ -30,6 +31,7 @@ async fn main(arguments: Arguments) -> ExitCode {
     let done = match words[..] {
         ["serve"] => serve().await,
         ["client", cell] => use_all(cell).await,
+        ["call", name] => call(name).await,
         ["costs", ref cells @ ..] => costs::measure(cells).await,
         ["hold", cell] => hold(cell).await,
         ["wait", cell] => wait(cell).await,
@@ -37,7 +39,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         ["hostile", cell] => hostile::attack(cell).await,
         _ => {
             println!(
-                "usage: channels serve | client CELL | costs CELL... | hold CELL | wait CELL | die STEP CELL | hostile CELL"
+                "usage: channels serve | client CELL | call NAME | costs CELL... | hold CELL | wait CELL | die STEP CELL | hostile CELL"
             );
             return ExitCode::USAGE;
         }
@@ -143,6 +145,26 @@ async fn use_all(cell: &str) -> Result<(), ChannelError> {
     assert_eq!(sent, 64, "two lines a packet of 128");
     assert_eq!(open(&format!("{cell}/absent")).await.err(), Some(ChannelError::Closed));
     println!("channels: a writer without a reader waits");
+    Ok(())
+}
+
+/// Uses a service that answers with the bytes it gets, in packets of any length, until both directions have ended.
+async fn call(name: &str) -> Result<(), ChannelError> {
+    let channel = open(name).await?;
+    for len in [1, 56, 57, 1000, 8000] {
+        let packet: Vec<u8> = (0..len).map(|index| (index * 7 + len) as u8).collect();
+        channel.write(&packet).await?;
+        let mut answer = Vec::new();
+        while answer.len() < packet.len() {
+            let part = channel.read().await?;
+            assert!(!part.is_empty(), "the service has ended after {} of {len} bytes", answer.len());
+            answer.extend(part);
+        }
+        assert_eq!(answer, packet);
+    }
+    channel.finish().await?;
+    assert_eq!(channel.read().await?, [], "the service ends its direction, too");
+    println!("channels: the service is right");
     Ok(())
 }
 
