@@ -434,6 +434,10 @@ impl Channel {
             if !self.link.is_open() {
                 return Poll::Ready(Err(ChannelError::Closed));
             }
+            // The wake-up is mostly for a packet: then nothing has to be armed.
+            if has_waited && self.link.rings.borrow_mut().has_packet()? {
+                return Poll::Ready(Ok(()));
+            }
             match self.link.await_packet(context.waker()) {
                 Ok(false) => {
                     has_waited = true;
