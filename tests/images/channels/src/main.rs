@@ -10,6 +10,7 @@
 //! | `wait CELL` | waits for a packet that never comes, until the peer ends |
 //! | `die STEP CELL` | ends at a step of a channel's life |
 //! | `hostile CELL` | writes random words to its half, and rings doorbells |
+//! | `hostile-neighbour ADDRESS` | the same on links for frames, and sends frames with random contents |
 #![no_std]
 #![no_main]
 
@@ -37,9 +38,13 @@ async fn main(arguments: Arguments) -> ExitCode {
         ["wait", cell] => wait(cell).await,
         ["die", step, cell] => die(step, cell).await,
         ["hostile", cell] => hostile::attack(cell).await,
+        ["hostile-neighbour", peer] => match peer.parse() {
+            Ok(peer) => hostile::attack_neighbour(peer).await,
+            Err(_) => return ExitCode::USAGE,
+        },
         _ => {
             println!(
-                "usage: channels serve | client CELL | call NAME | costs CELL... | hold CELL | wait CELL | die STEP CELL | hostile CELL"
+                "usage: channels serve | client CELL | call NAME | costs CELL... | hold CELL | wait CELL | die STEP CELL | hostile CELL | hostile-neighbour ADDRESS"
             );
             return ExitCode::USAGE;
         }
