@@ -5,17 +5,20 @@
 //! | `load COUNT` | writes and syncs COUNT records in turn in 16 files, and checks all of them at the end |
 //! | `check COUNT` | checks the records that `load COUNT` has written |
 //! | `read SECONDS` | reads a file of 1 MiB again and again, without the cache; prints the number of reads |
+//! | `reads COUNT DEPTH` | prints `ready`; two seconds later reads COUNT random blocks of 4 KiB past the cache, DEPTH at a time, and prints the time; waits until it is stopped |
 //! | `costs` | prints the cycles of a read of 4 KiB, and of a write with its sync |
 //! | `folders MS NAME...` | serves folders of the cell's volume, and panics after MS milliseconds |
 //! | `serve MS` | serves the cell's volumes, and panics after MS milliseconds |
+//! | `attack CELL/VOLUME COUNT` | violates the protocol of served volumes COUNT times, in all steps |
+//! | `die STEP CELL/VOLUME` | ends the cell at a step of a connection: `hello`, `offer`, `map`, `requests` |
 //! | `hold` | mounts the volume, and waits until it is stopped |
 #![no_std]
 #![no_main]
 
 use core::time::Duration;
 use isola::ebbs::cycles;
-use isola::events::{now, sleep};
-use isola::iobuf::IoBuf;
+use isola::events::{now, sleep, spawn_task};
+use isola::iobuf::{IoBuf, IoBufMut};
 use isola::prelude::*;
 use isola::storage::{self, File, FileError, MountedVolume, Volume};
 
@@ -25,6 +28,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
+
+mod hostile;
 
 isola::app!(main);
 
@@ -42,6 +47,23 @@ async fn main(arguments: Arguments) -> ExitCode {
     if words.first() == Some(&"folders") {
         return serve_folders(number, words.get(2..).unwrap_or_default()).await;
     }
+    let hostile = match words[..] {
+        ["attack", volume, count] => Some(hostile::attack(volume, count.parse().unwrap_or(0)).await),
+        ["die", step, volume] => Some(hostile::die(step, volume).await),
+        _ => None,
+    };
+    if let Some(done) = hostile {
+        return match done {
+            Ok(text) => {
+                println!("volume-client: {text}");
+                ExitCode::SUCCESS
+            }
+            Err(text) => {
+                println!("volume-client: failed: {text}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let volumes = match storage::mount().await {
         Ok(volumes) => volumes,
         Err(error) => {
@@ -55,6 +77,10 @@ async fn main(arguments: Arguments) -> ExitCode {
         Some("load") => load(&mounted.volume, number).await,
         Some("check") => check(&mounted.volume, number).await,
         Some("read") => read(mounted, Duration::from_secs(number.into())).await,
+        Some("reads") => match words.get(2).and_then(|word| word.parse().ok()) {
+            Some(depth) => reads(mounted, number, depth).await,
+            None => return ExitCode::USAGE,
+        },
         Some("costs") => costs(mounted).await,
         Some("hold") => {
             isola::stop_requested().await;
@@ -178,6 +204,37 @@ async fn read(mounted: &MountedVolume, duration: Duration) -> Result<String, Str
         }
     }
     Ok(format!("{reads} reads"))
+}
+
+/// The sectors of a block of 4 KiB, and the blocks from which `reads` chooses: 8 MiB.
+const BLOCK_SECTORS: u64 = 8;
+const BLOCKS: u64 = 2048;
+
+async fn reads(mounted: &MountedVolume, count: u32, depth: u32) -> Result<String, String> {
+    println!("volume-client: ready");
+    // Time to read the counters of an idle machine.
+    sleep(Duration::from_secs(2)).await;
+    let begin = now();
+    let readers = (0..depth.max(1)).map(|reader| {
+        let device = mounted.cache.device().clone();
+        spawn_task(async move {
+            let mut state = u64::from(reader) * 0x9e37_79b9_7f4a_7c15 + 1;
+            for _ in 0..count / depth.max(1) {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let mut buffer = IoBufMut::with_room(0, 4096);
+                buffer.append(4096);
+                let sector = (state >> 33) % BLOCKS * BLOCK_SECTORS;
+                device.read(sector, vec![buffer]).await.map_err(|error| error.to_string())?;
+            }
+            Ok::<_, String>(())
+        })
+    });
+    for reader in readers.collect::<Vec<_>>() {
+        reader.await?;
+    }
+    println!("volume-client: took {} ns", now().since(begin).as_nanos());
+    isola::stop_requested().await;
+    Ok("stopped".to_string())
 }
 
 async fn costs(mounted: &MountedVolume) -> Result<String, String> {
