@@ -99,16 +99,16 @@ impl ProcessMemory {
         if is_whole { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
-    /// As [`Self::advise`] with `MADV_DONTNEED` for a range within one mapping that is not locked, without the wait: the caller
-    /// [settles](Self::settle) what it returns before a thread continues. `None` for other calls.
+    /// As [`Self::advise`] with `MADV_DONTNEED` for a range that is mapped and has no locked mapping, without the wait: the
+    /// caller [settles](Self::settle) what it returns before a thread continues. `None` for other calls.
     pub fn drop_at_once(&self, address: u64, len: u64, advice: u32) -> Option<Option<FlushGeneration>> {
         let end = address.checked_add(len.checked_next_multiple_of(PAGE_SIZE)?)?;
         if advice != MADV_DONTNEED || !address.is_multiple_of(PAGE_SIZE) {
             return None;
         }
         let mut state = self.state.lock();
-        let mapping = state.mappings.find(address)?;
-        if end > mapping.end || mapping.attributes.locked {
+        let is_locked = |mapping: &Mapping| mapping.attributes.locked;
+        if !state.mappings.covers(address, end) || state.mappings.overlapping(address, end).any(is_locked) {
             return None;
         }
         state.drop_pages(address, end);

@@ -65,7 +65,15 @@ impl CoreLoads {
 
     /// Returns a core with nothing to do among these that are halted or execute a program, a bit for each.
     pub fn idle_core(&self, halted: u64) -> Option<usize> {
-        (0..MOST_CORES).find(|core| halted >> core & 1 != 0 && !self.runs_thread(*core))
+        let mut left = halted;
+        while left != 0 {
+            let core = left.trailing_zeros() as usize;
+            if !self.runs_thread(core) {
+                return Some(core);
+            }
+            left &= left - 1;
+        }
+        None
     }
 
     /// Returns the load averages, in hundredths, after a sample of the threads that run or wait for a core.

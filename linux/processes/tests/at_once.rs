@@ -46,6 +46,9 @@ fn changes_of_memory_need_no_turns() {
             .syscall(linux::__NR_mprotect, &[AREA, LEN, u64::from(linux::PROT_READ)])
             .returns(0)
             .expect(AREA + 4096, b"text")
+            // As the guard of a thread's stack: the range has two mappings.
+            .syscall(linux::__NR_mprotect, &[AREA, 4096, u64::from(linux::PROT_NONE)])
+            .returns(0)
             .syscall(linux::__NR_madvise, &[AREA, LEN, u64::from(linux::MADV_DONTNEED)])
             .returns(0)
             .expect(AREA + 4096, &[0; 4])

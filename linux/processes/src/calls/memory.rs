@@ -63,7 +63,7 @@ pub fn mprotect_at_once(thread: &mut Thread, [address, len, protection, ..]: [u6
     settled(thread, result.map(|()| 0), flush)
 }
 
-/// Drops the pages of a range that is not long, within a mapping.
+/// Drops the pages of a range that is not long and has no hole.
 pub fn madvise_at_once(thread: &mut Thread, [address, len, advice, ..]: [u64; 6]) -> TrapAnswer {
     if len > MOST_AT_ONCE {
         return TrapAnswer::Unserved;
