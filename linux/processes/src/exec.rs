@@ -109,6 +109,7 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
         facts.executable = Some(program.executable);
         facts.arguments = program.stack.arguments;
         facts.environment = program.stack.environment;
+        facts.auxiliary = program.stack.auxiliary;
         facts.memory = Some(thread.memory.clone());
     }
     thread.system.show_name(&thread.process, &program.name);

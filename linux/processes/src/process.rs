@@ -79,6 +79,8 @@ pub struct ProgramFacts {
     pub arguments: (u64, u64),
     /// The same of its environment.
     pub environment: (u64, u64),
+    /// The same of its auxiliary vector.
+    pub auxiliary: (u64, u64),
     /// Its memory; none after its end.
     pub memory: Option<Arc<ProcessMemory>>,
 }

@@ -538,6 +538,31 @@ fn a_program_opens_its_standard_output_by_its_name_in_proc() {
 }
 
 #[test]
+fn debuggers_find_the_start_of_a_program_in_proc() {
+    let cell = Cell::new();
+    cell.mount("/proc", isola_linux_processes::proc::proc_file_system(&cell.system));
+    let program = Program::new()
+        .store(DATA, b"/proc/self/auxv\0")
+        .syscall(linux::__NR_open, &[DATA, 0])
+        .returns(3)
+        .syscall(linux::__NR_read, &[3, DATA + 0x100, 0x1000])
+        .step(|processor| {
+            let len = processor.registers().rax as usize;
+            let mut bytes = vec![0; len];
+            processor.load(DATA + 0x100, &mut bytes)?;
+            let words: Vec<u64> =
+                bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+            let pairs: Vec<&[u64]> = words.chunks(2).collect();
+            assert!(pairs.contains(&&[linux::AT_ENTRY.into(), CODE][..]), "{pairs:x?}");
+            assert_eq!(pairs.last(), Some(&&[u64::from(linux::AT_NULL), 0][..]));
+            Ok(())
+        })
+        .exits(0);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
 fn a_parent_learns_of_a_core_file_only_if_the_limit_permits_one() {
     for limit in [0_u64, 1] {
         let cell = Cell::new();

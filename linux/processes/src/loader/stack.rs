@@ -37,6 +37,8 @@ pub struct InitialStack {
     pub arguments: (u64, u64),
     /// The same of the environment.
     pub environment: (u64, u64),
+    /// The same of the auxiliary vector (for `/proc/PID/auxv`).
+    pub auxiliary: (u64, u64),
 }
 
 impl ProgramInput {
@@ -89,8 +91,10 @@ impl ProgramInput {
         words.push(0);
         words.extend(environment.iter().map(|offset| strings_start + offset));
         words.push(0);
+        let before_vector = 8 * words.len() as u64;
         words.extend(vector.iter().flat_map(|(kind, value)| [u64::from(*kind), *value]));
         let pointer = (strings_start - 8 * words.len() as u64) & !15;
+        let auxiliary = (pointer + before_vector, pointer + 8 * words.len() as u64);
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.resize((strings_start - pointer) as usize, 0);
         bytes.extend_from_slice(&strings);
@@ -99,6 +103,7 @@ impl ProgramInput {
         Ok(InitialStack {
             pointer,
             bytes,
+            auxiliary,
             arguments: (first(&arguments, end_of_arguments), strings_start + end_of_arguments),
             environment: (first(&environment, end_of_environment), strings_start + end_of_environment),
         })
@@ -147,6 +152,7 @@ mod tests {
             assert_eq!((at(15), at(16)), (u64::from(AT_NULL), 0));
             assert_eq!(stack.arguments, (at(1), at(5)));
             assert_eq!(stack.environment, (at(5), at(14)));
+            assert_eq!(stack.auxiliary, (stack.pointer + 8 * 7, stack.pointer + 8 * 17));
         }
     }
 

@@ -52,6 +52,7 @@ pub(super) fn directory(system: &Arc<System>, process: &Arc<Process>) -> Arc<dyn
         .text("oom_score_adj", Adjustment { system: Arc::downgrade(system), process: process.clone() })
         .text("cmdline", CommandLine(process.clone()))
         .text("environ", Environment(process.clone()))
+        .text("auxv", AuxiliaryVector(process.clone()))
         .link("exe", link(|process| process.program.lock().executable.clone()))
         .link("cwd", link(|process| Some(LinkTarget::Location(view(process)?.working_directory()))))
         .link("root", link(|process| Some(LinkTarget::Location(view(process)?.root()))))
@@ -144,6 +145,21 @@ const LONGEST_TITLE: u64 = 4096;
 
 /// The environment of a process at its start.
 struct Environment(Arc<Process>);
+
+/// The auxiliary vector of a process, by which debuggers find the addresses of its program.
+struct AuxiliaryVector(Arc<Process>);
+
+impl GeneratedText for AuxiliaryVector {
+    fn text(&self, _: CallerIds) -> Result<Vec<u8>, Errno> {
+        let facts = self.0.program.lock().clone();
+        let (start, end) = facts.auxiliary;
+        Ok(facts.memory.map_or_else(Vec::new, |memory| contents(&memory, start, end)))
+    }
+
+    fn permissions(&self) -> u32 {
+        0o400
+    }
+}
 
 impl GeneratedText for Environment {
     fn text(&self, _: CallerIds) -> Result<Vec<u8>, Errno> {
