@@ -19,7 +19,7 @@ use isola_machine::region_area::{RegionArea, RegionAreaError, clear};
 use isola_machine::user::leave_program_space;
 use isola_memory::pages::{self, Frame};
 use isola_memory::regions::{
-    self, Account, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, Retirement, collect,
+    self, Account, Contents, Extent, FillError, FillOutcome, FrameChoice, MapContents, Retirement,
 };
 
 /// By core: whether it is handling a page fault.
@@ -38,7 +38,7 @@ pub(crate) fn start(tables: RegionArea) {
 pub(crate) fn pass() {
     if page_tables::flush_if_retired() {
         return_if_requested();
-        collect();
+        isola_memory::collect();
         programs::collect();
     }
 }

@@ -47,3 +47,10 @@ pub mod virtual_alloc;
 pub use hardened::Hardened;
 pub use heap::{CoreSource, Heap, ThisCore};
 pub use pages::Pages;
+
+/// Frees the memory of dropped regions, and the addresses of freed virtually contiguous objects, for which every core
+/// has flushed its TLB. It costs two loads if there are none.
+pub fn collect() {
+    virtual_alloc::collect();
+    regions::collect();
+}

@@ -5,8 +5,8 @@ mod common;
 
 use common::{Arena, ThreadCores, heap_of};
 use isola_memory::Heap;
+use isola_memory::collect;
 use isola_memory::pages::PAGE_SIZE;
-use isola_memory::regions::collect;
 use isola_memory::virtual_alloc::is_virtually_contiguous;
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};

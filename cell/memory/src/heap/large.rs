@@ -16,6 +16,9 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
 use isola_abi::layout::PageSize;
 
+// The heap allocates it while it makes an object virtually contiguous: that must not need a virtually contiguous one.
+const _: () = assert!(virtual_alloc::BLOCK_BYTES <= LARGEST_OF_PAGES);
+
 /// Objects of this length and more, at a multiple of it, move by remapping.
 const REMAPPED_FROM: usize = PageSize::TwoMib.bytes();
 

@@ -30,7 +30,8 @@ use self::class::{CLASSES, Class, entry};
 use self::free_list::FreeList;
 use self::ledger::Ledger;
 use crate::pages::{CompactionWindow, MAX_NODES, NodeIndex, PageNumber, Pages};
-use crate::regions::{Account, collect};
+use crate::regions::{self, Account};
+use crate::virtual_alloc;
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -358,7 +359,8 @@ impl<C: CoreSource> Heap<C> {
         self.shortages.fetch_add(1, Ordering::Relaxed);
         self.relieve();
         self.trim();
-        collect();
+        virtual_alloc::collect();
+        regions::collect();
     }
 
     /// Empties this core's cache if there was a shortage since it last did so.

@@ -19,7 +19,6 @@ use super::address_window::{Extent, FillError, Retirement, window};
 use super::addresses::AddressRanges;
 use super::pager::Filler;
 use super::region_record::{RegionError, RegionRecord};
-use crate::virtual_alloc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -118,10 +117,8 @@ pub fn movable_from(address: usize) -> Option<Extent> {
     taken.find(|(_, entry)| can_move(entry)).map(|(range, _)| *range)
 }
 
-/// Frees the memory of dropped regions, and the addresses of freed virtually contiguous objects, for which every core
-/// has flushed its TLB. It costs two loads if there are none.
+/// Frees the memory of dropped regions for which every core has flushed its TLB. It costs one load if there are none.
 pub fn collect() {
-    virtual_alloc::collect();
     if RETIRED.load(Ordering::Relaxed) == 0 {
         return;
     }

@@ -32,7 +32,8 @@ const BLOCK: usize = BLOCK_WORDS * WORD;
 /// The maximum number of blocks of an area.
 const BLOCKS: usize = 512;
 
-const _: () = assert!(size_of::<BitmapBlock>() <= crate::heap::LARGEST_OF_PAGES);
+/// The length of a block's record, which the heap allocates, in bytes.
+pub(crate) const BLOCK_BYTES: usize = size_of::<BitmapBlock>();
 
 /// A range of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

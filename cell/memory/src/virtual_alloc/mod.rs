@@ -26,6 +26,7 @@ use crate::regions::{AddressWindow, MapContents, PageSize, Retirement, window};
 use core::ptr::{self, NonNull};
 use isola_abi::id::NodeId;
 
+pub(crate) use self::address_bitmap::BLOCK_BYTES;
 pub(crate) use self::areas::collect;
 
 /// Returns whether the object at `address` is virtually contiguous.
