@@ -3,7 +3,7 @@
 use super::{Context, Failure, complete};
 use crate::machine::cells::CellStore;
 use crate::machine::is_up;
-use crate::output::table;
+use crate::output::{Format, table};
 use crate::volume::VolumeName;
 use crate::volume::parts::PartSpec;
 use crate::volume::store::{Volume, VolumeStore};
@@ -89,23 +89,34 @@ pub(super) fn volume(context: &Context, arguments: &Arguments) -> Result<ExitCod
             context.output.answer(&views, || list(context, &views))?;
         }
         Verb::Rm { names } => {
+            let mut removed = Vec::new();
+            let mut failed = None;
             for name in names {
-                let volume = store.find(name)?;
-                let cells = view(context, &volume).cells;
-                if !cells.is_empty() {
-                    let text = format!(
-                        "volume {name} belongs to a cell ({}): remove the cell first, with `isola rm`",
-                        cells.join(", ")
-                    );
-                    return Err(Failure::new(super::failure::REFUSED, text));
+                match remove(context, &store, name) {
+                    Ok(()) => removed.push(name.to_string()),
+                    Err(failure) => failed = Some(failure.report(&context.output)),
                 }
-                store.remove(name)?;
             }
-            let views: Vec<String> = names.iter().map(VolumeName::to_string).collect();
-            context.output.answer(&views, || views.join("\n"))?;
+            if !removed.is_empty() || context.output.format == Format::Json {
+                context.output.answer(&removed, || removed.join("\n"))?;
+            }
+            return Ok(failed.unwrap_or(ExitCode::SUCCESS));
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Removes a volume that no cell has.
+fn remove(context: &Context, store: &VolumeStore, name: &VolumeName) -> Result<(), Failure> {
+    let cells = view(context, &store.find(name)?).cells;
+    if !cells.is_empty() {
+        let text = format!(
+            "volume {name} belongs to a cell ({}): remove the cell first, with `isola rm`",
+            cells.join(", ")
+        );
+        return Err(Failure::new(super::failure::REFUSED, text));
+    }
+    Ok(store.remove(name)?)
 }
 
 fn view(context: &Context, volume: &Volume) -> VolumeView {

@@ -91,14 +91,22 @@ pub enum VolumeError {
     /// There are too many parts.
     #[error("a volume has at most {} parts", parts::MOST_PARTS)]
     TooManyParts,
+    /// The source of a volume's files is no folder.
+    #[error("{0} is no folder: name the one whose files the volume gets")]
+    NoSource(PathBuf),
     /// The program that makes file systems is missing.
     #[error(
         "mke2fs cannot be started ({0}): install e2fsprogs (Debian, Ubuntu: `apt-get install e2fsprogs`)"
     )]
     NoFormatter(io::Error),
     /// It failed.
-    #[error("mke2fs failed: {0}")]
+    #[error("mke2fs failed: {0}{hint}", hint = if is_full(.0) { "; the volume is too short for these files" } else { "" })]
     Format(String),
+}
+
+/// Returns whether mke2fs failed with this message because the file system has no room for its files.
+fn is_full(message: &str) -> bool {
+    message.contains("Could not allocate")
 }
 
 impl VolumeStore {
@@ -126,6 +134,9 @@ impl VolumeStore {
         size: ByteSize,
         from: Option<&Path>,
     ) -> Result<Volume, VolumeError> {
+        if let Some(folder) = from.filter(|folder| !folder.is_dir()) {
+            return Err(VolumeError::NoSource(folder.to_owned()));
+        }
         self.make(name, &[size], |made, file| fill(made, file, size, from))
     }
 
@@ -343,9 +354,13 @@ mod tests {
         let missing = folder.path().join("missing");
         assert!(matches!(
             store.create(&name, ByteSize(16 << 20), Some(&missing)),
-            Err(VolumeError::Format(_))
+            Err(VolumeError::NoSource(_))
         ));
+        fs::write(content.join("large"), vec![1; 9 << 20]).unwrap();
+        let full = store.create(&name, ByteSize(8 << 20), Some(&content)).unwrap_err();
+        assert!(full.to_string().ends_with("; the volume is too short for these files"), "{full}");
         assert!(store.list().is_empty(), "a volume that could not be filled remains");
+        fs::remove_file(content.join("large")).unwrap();
         let volume = store.create(&name, ByteSize(16 << 20), Some(&content)).unwrap();
         assert_eq!(volume.len_bytes, 16 << 20);
         assert!(matches!(store.create(&name, ByteSize(16 << 20), None), Err(VolumeError::Exists(_))));

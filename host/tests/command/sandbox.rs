@@ -108,6 +108,7 @@ while ! [ -s "$pidfile" ]; do kill -0 $! || exit 1; sleep 0.01; done
             .current_dir(self.dir.path())
             .env("ISOLA_STATE", self.state())
             .env("ISOLA_IMAGES", self.images())
+            .env("ISOLA_VOLUMES", self.path("volumes"))
             .env("ISOLA_QEMU", self.qemu())
             .env("XDG_CACHE_HOME", self.dir.path().join("cache"))
             .env("FAKE_BEHAVIOUR", self.behaviour)

@@ -1,6 +1,7 @@
 //! Help texts, and errors of the command line.
 
 use crate::sandbox::Sandbox;
+use isola_need::{Need, need};
 use std::fs;
 
 #[test]
@@ -41,6 +42,21 @@ fn an_invalid_command_line_has_exit_code_2() {
     sandbox.isola(&["top", "--interval", "1ms"]).failed(2, "10ms to 15m");
     sandbox.isola(&["grid", "show", "kv", "--table", "--ascii"]).failed(2, "--ascii");
     sandbox.isola(&["run", "--machine", "microvm", "kv"]).failed(2, "--standalone");
+}
+
+#[test]
+fn each_of_several_volumes_is_removed_or_reported() {
+    if !need(Need::E2fsprogs) {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    for name in ["one", "two"] {
+        sandbox.isola(&["volume", "create", name, "--size", "8M"]).ok();
+    }
+    let removed = sandbox.isola(&["volume", "rm", "one", "other", "two"]);
+    assert_eq!(removed.out, "one\ntwo\n");
+    removed.failed(1, "there is no volume other");
+    assert!(sandbox.json(&["volume", "ls"]).as_array().unwrap().is_empty());
 }
 
 #[test]
