@@ -91,7 +91,6 @@ impl Bench {
         std::iter::from_fn(|| self.core.next_core_event(id)).map(|event| event.change).collect()
     }
 
-    /// Makes the supervisor fail. The next one adopts the cells under these ids, as far as it can.
     /// Makes the supervisor fail. The next one adopts the cells in order under these ids, and dismantles those that it
     /// cannot adopt. If `ends` is set, it ends the first adopted cell at once.
     fn fail(self, ids: &[u32]) -> Self {
@@ -653,7 +652,9 @@ fn a_restarted_supervisor_closes_links_that_were_in_the_middle_of_a_change() {
         change(&bench, links.get(0).unwrap());
         let mut bench = bench.fail(&[1, 2]);
         for id in [one, other] {
-            assert_eq!(state(&bench, id, 0), LinkState::Closed, "change {number}");
+            let links = bench.core.hardware().state().links[&id].clone();
+            let link = links.get(0).unwrap();
+            assert_eq!((link.state(), link.is_shared()), (LinkState::Closed, false), "change {number}");
             assert_eq!(bench.core.close_link(id, 0), Ok(0));
         }
         bench.check();
@@ -675,13 +676,16 @@ fn a_recovered_cell_whose_peer_is_dismantled_loses_the_link() {
     for ids in [[9, 2], [1, 9]] {
         let (mut bench, one, other) = linked();
         [one, other].into_iter().for_each(|id| bench.core.save(id, Vec::new()));
-        let bench = bench.fail(&ids);
+        let mut bench = bench.fail(&ids);
         let left = if ids[0] == 9 { other } else { one };
         assert!(bench.core.cell(CellId(9)).is_none(), "its peer knows it by another id");
         assert_eq!(state(&bench, left, 0), LinkState::Closed);
         assert!(bench.core.hardware().state().mapped_by(left).is_empty());
         // The first was dismantled while the other, not adopted yet, could still read its memory.
         assert_eq!(bench.core.quarantined_bytes() > 0, ids[0] == 9);
+        let gone = if left == one { other } else { one };
+        bench.scrub();
+        assert_eq!(bench.run(gone.0, 1), gone, "its id is free");
         bench.check();
     }
 }
