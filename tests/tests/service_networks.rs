@@ -1,0 +1,91 @@
+//! Service cells of a network: many cells share the network device of one.
+
+use isola_tests::isola::Isola;
+use isola_tests::wait;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+const CELL: [&str; 4] = ["--cores", "1", "--memory", "32M"];
+
+/// How long an exchange with a published port may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Starts a cell in the background.
+fn start(isola: &Isola, name: &str, network: &str, options: &[&str], command: &[&str]) {
+    let run = [&["run", "-d", "--name", name, "--network", network], &CELL[..], options, command].concat();
+    isola.run(&run).ok();
+}
+
+fn serve(isola: &Isola) {
+    start(isola, "net", "auto", &["--service", "net", "--accept", "*", "--restart", "always"], &[]);
+}
+
+/// Returns whether a server at a published port returns what it gets.
+fn echoes(port: &str, text: &str) -> bool {
+    let exchange = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(port)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(text.as_bytes())?;
+        let mut back = vec![0; text.len()];
+        stream.read_exact(&mut back)?;
+        Ok(String::from_utf8_lossy(&back).into_owned())
+    };
+    exchange().is_ok_and(|back| back == text)
+}
+
+/// Returns the host's address of a cell with one published port.
+fn published(isola: &Isola, cell: &str) -> String {
+    let view = isola.cell(cell);
+    view["ports"][0]["host"].as_str().unwrap_or_else(|| panic!("{view}")).to_owned()
+}
+
+fn received_bytes(isola: &Isola, cell: &str) -> u64 {
+    isola.cell(cell)["traffic"]["received_bytes"].as_u64().unwrap_or_default()
+}
+
+/// Waits until a cell has received two more megabytes.
+fn advances(isola: &Isola, cell: &str) {
+    let before = received_bytes(isola, cell);
+    wait::until_true(&format!("{cell} receives more"), || received_bytes(isola, cell) > before + (2 << 20));
+}
+
+#[test]
+fn cells_share_one_device_and_go_on_when_their_service_cell_is_killed() {
+    let isola = Isola::up(&["--cores", "5", "--memory", "512M", "--nics", "1"]);
+    // A client may start before its service cell.
+    start(&isola, "echo", "auto@net", &["-p", "7"], &["echo"]);
+    serve(&isola);
+    start(&isola, "pipe", "auto@net", &[], &["netpipe"]);
+    let port = published(&isola, "echo");
+    wait::until_true("a host outside reaches a client", || echoes(&port, "from outside"));
+    let address = isola.cell("pipe")["address"].as_str().unwrap().to_owned();
+    let there = format!("{address}:5002");
+    start(&isola, "web", "dhcp@net", &[], &["netpipe", "connect", &there, "-l", "65536", "-s", "to"]);
+    advances(&isola, "pipe");
+    let report = isola.json(&["inspect", "net"]).to_string();
+    for name in ["echo", "pipe", "web"] {
+        assert!(report.contains(&format!("\"{name}\"")), "an activity for each client: {report}");
+    }
+    for _ in 0..2 {
+        isola.run(&["kill", "net"]).ok();
+        isola.run(&["start", "net"]).ok();
+        advances(&isola, "pipe");
+    }
+    wait::until_true("a host outside reaches a client again", || echoes(&port, "once more"));
+}
+
+#[test]
+fn a_client_that_is_not_accepted_has_no_network() {
+    let isola = Isola::up(&["--cores", "3", "--memory", "256M", "--nics", "1"]);
+    start(&isola, "net", "auto", &["--service", "net", "--accept", "echo"], &[]);
+    start(&isola, "web", "auto@net", &[], &["echo"]);
+    wait::until_true("web prints the reason", || {
+        isola.run(&["logs", "web"]).ok().contains("does not accept")
+    });
+    let refused = isola.run(&["run", "--network", "none@net", "echo"]);
+    refused.failed(2, "is no network");
+    let long = "a-cell-with-a-name-that-is-too-long";
+    let refused = isola.run(&["run", "--name", long, "--network", "dhcp@net", "echo"]);
+    refused.failed(125, "a name of at most 24 bytes");
+}
