@@ -6,7 +6,7 @@
 //! | [`server`] | serves folders: admission, one activity a folder, requests |
 //! | [`client`] | a served folder as a file system, which connects again when the service cell was restarted |
 //! | `wire` | the messages |
-//! | [`link`] | what both need of a channel, so that tests need none |
+//! | [`link`] | the interface of a channel that both use, so that tests need none |
 //!
 //! ```text
 //!   client cell                                            service cell

@@ -345,7 +345,11 @@ mod tests {
         }
 
         #[test]
-        fn answers_come_back(unique in any::<u64>(), contents in prop::collection::vec(any::<u8>(), 0..100), error in 1..5000_i32) {
+        fn answers_come_back(
+            unique in any::<u64>(),
+            contents in prop::collection::vec(any::<u8>(), 0..100),
+            error in 1..5000_i32,
+        ) {
             let bytes = answer(unique, Ok(&contents));
             prop_assert_eq!(decode_answer(unique, &bytes), Some(Ok(&contents[..])));
             prop_assert_eq!(decode_answer(unique ^ 1, &bytes), None);

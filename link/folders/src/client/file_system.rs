@@ -77,7 +77,7 @@ impl<C: Connect> FolderFileSystem<C> {
         Ok(Self(RefCell::new(client)))
     }
 
-    /// Runs a request, and sends what is to be sent afterwards.
+    /// Runs a request, and then the messages without an answer that are due.
     fn run<T>(
         &self,
         request: impl AsyncFnOnce(&mut Client<C>) -> Result<T, FileError>,

@@ -127,7 +127,7 @@ impl<C: Connect> Client<C> {
         }
     }
 
-    /// Starts a connection: what the client had of an earlier incarnation of the service, it has of this one.
+    /// Starts a connection. The client has its files and its unsynced changes of earlier incarnations of the service again.
     async fn start(&mut self, link: C::Link, driver: Driver) -> Result<(), Lost> {
         let mut connection = Connection::new(link, driver);
         self.most_data = initialize(&mut connection).await?;

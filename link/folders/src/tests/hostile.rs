@@ -23,7 +23,7 @@ use std::vec;
 use std::vec::Vec;
 
 /// The contents of a file beside the served folder.
-pub const SECRET: &[u8] = b"what the client must not read";
+pub const SECRET: &[u8] = b"contents beside the served folder";
 
 const OPCODES: [fuse_opcode; 26] = [
     fuse_opcode::FUSE_LOOKUP,
