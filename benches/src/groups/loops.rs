@@ -12,7 +12,7 @@ use crate::machine::{Boot, MEMORY_MIB, Pace};
 use crate::network::GUEST;
 use crate::record::Record;
 use crate::session::{Counting, Service, Session, System};
-use crate::supervised::{MachineSize, SupervisedMachine, spec};
+use crate::supervised::{LIMIT, MachineSize, SupervisedMachine, spec};
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::management::{CellSpec, NetworkSpec};
 use isola_host::image::CellImage;
@@ -188,9 +188,11 @@ impl<'s> Pair<'s> {
         last: &str,
     ) -> Result<f64, BenchError> {
         if self.has_cells {
-            // Their devices are free afterwards.
-            self.machine.client.destroy(CLIENT)?;
-            self.machine.client.destroy(SERVER)?;
+            for name in [CLIENT, SERVER] {
+                // The client may have ended by itself. The device is free after the removal.
+                let _ = self.machine.client.stop(name, 1_000, LIMIT);
+                self.machine.client.destroy(name)?;
+            }
         }
         self.has_cells = true;
         self.start(SERVER, server, 1, served)?;
