@@ -80,6 +80,8 @@ const PROGRAMS: &[&str] = &[
     "gcc-12",
     "as",
     "ld",
+    "strace",
+    "gdb",
 ];
 
 /// Folders of this host that these programs use.
@@ -151,6 +153,20 @@ const SCRIPTS: &[(&str, &str, &str)] = &[
         touch -d '2020-01-02 03:04:05 UTC' old; stat -c %Y old; date -u -d @86400; touch now; test $(($(date +%s) - $(stat -c %Y now))) -lt 9 && echo now; cp /none x; echo $?; rmdir a; echo $?
         test -x a -a ! -e none && echo yes; expr 3 \* 4; seq 10 | xargs -n 4 -P 2 echo | sort -n; tee one two <<< both; cat one two
         head -c 100000 /dev/zero | wc -c; cat /dev/full | head -c 3 | od -An -tx1; echo x > /dev/full; echo $?
+        "#,
+    ),
+    (
+        "debuggers",
+        "2",
+        r#"
+        strace -o log -e trace=write,exit_group echo hello; cat log
+        (strace -f -o log -e trace=execve -e signal=all dash -c '(exit 3); kill -USR1 $$'; echo $?) 2> /dev/null
+        sed 's/^[0-9]* *//; s/0x.*vars/ENVIRONMENT/; s/si_pid=[0-9]*/si_pid/; s/, si_utime.*}/}/' log
+        (sleep 100 & strace -o log -p $! & sleep 1; kill %1; wait) 2> /dev/null; grep -c SIGTERM log
+        gdb -batch -nx -ex 'catch syscall exit_group' -ex run -ex 'print $orig_rax' -ex 'set $rdi = 7' -ex continue \
+            -ex 'print $_exitcode' --args true > log 2>&1; grep '^\$' log
+        gdb -batch -nx -ex starti -ex 'print $pc' -ex 'stepi 5' -ex 'tbreak *$pc' -ex run -ex 'x/2i $pc' -ex kill \
+            --args true > log 2>&1 < /dev/null; grep -c '^[$=]' log
         "#,
     ),
     (
