@@ -140,7 +140,8 @@ impl ChunksWord {
 
     /// Stores a range, whose start and length are multiples of [`CHUNK`].
     fn write(&self, range: PhysRange) {
-        self.0.store(range.start.0 / CHUNK << 32 | range.len_bytes / CHUNK, Ordering::Release);
+        let (first, count) = (range.start.0 / CHUNK, range.len_bytes / CHUNK);
+        self.0.store((first << 32) | count, Ordering::Release);
     }
 }
 
