@@ -522,6 +522,22 @@ fn a_refusal_holds_until_a_cell_starts_or_ends() {
 }
 
 #[test]
+fn the_oldest_answer_is_forgotten_beyond_the_most_addresses() {
+    const MOST: u8 = 64;
+    let mut host = Host::new(host_config(1));
+    let mut asks = |last: u8| {
+        let to = [2, 9, 9, 9, 9, last];
+        host.router.send(frame(to, host_mac(1).0, host_ip(1).into(), 6), &host.around);
+        host.around.asked.take().len()
+    };
+    assert_eq!((0..MOST).map(&mut asks).sum::<usize>(), usize::from(MOST));
+    assert_eq!((0..MOST).map(&mut asks).sum::<usize>(), 0, "all are stored");
+    assert_eq!((asks(MOST), asks(1), asks(MOST)), (1, 0, 0));
+    assert_eq!((asks(0), asks(2)), (1, 0), "the oldest was forgotten, and now the next");
+    assert_eq!(asks(1), 1);
+}
+
+#[test]
 fn the_number_of_links_is_bounded_and_a_second_one_is_closed() {
     let mut host = Host::new(host_config(1));
     let own = host_mac(1).0;
