@@ -522,6 +522,16 @@ fn a_refusal_holds_until_a_cell_starts_or_ends() {
 }
 
 #[test]
+fn the_core_may_halt_while_no_neighbour_has_sent() {
+    let (mut host, theirs) = victim();
+    assert!(!host.router.await_frames(&host.around));
+    assert_eq!(theirs.send(&frame(host_mac(1).0, host_mac(2).0, host_ip(2).into(), 6)), Ok(FrameSent::Yes));
+    assert!(host.router.await_frames(&host.around));
+    assert!(host.router.receive(&host.around).is_some() && host.router.receive(&host.around).is_none());
+    assert!(!host.router.await_frames(&host.around));
+}
+
+#[test]
 fn the_oldest_answer_is_forgotten_beyond_the_most_addresses() {
     const MOST: u8 = 64;
     let mut host = Host::new(host_config(1));
