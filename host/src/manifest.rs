@@ -395,6 +395,7 @@ impl TryFrom<String> for Watchdog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::network::NetworkRequest;
 
     fn read(text: &str) -> Result<Manifest, String> {
         let dir = tempfile::tempdir().unwrap();

@@ -15,7 +15,6 @@ use core::task::Waker;
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::service::{DeviceOffer, DriverSetup};
 use isola_drivers::block::{self as driver, BlockDevice, BlockInterrupts, BlockOptions, Request};
-use isola_drivers::transport::Notify;
 use isola_drivers::transport::channel::ChannelTransport;
 use isola_ebbs::{cycles, platform};
 use isola_machine::dma::DmaRegion;
