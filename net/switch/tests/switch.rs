@@ -271,7 +271,8 @@ proptest! {
             if let Ok(targets) = rig.send(source, &bytes) {
                 let nowhere = Targets { uplink: false, own: false, ports: Recipients::None };
                 prop_assert_ne!(targets, nowhere);
-                prop_assert!(!(targets.uplink && source == Source::Uplink) && !(targets.own && source == Source::Own));
+                prop_assert!(!targets.uplink || source != Source::Uplink);
+                prop_assert!(!targets.own || source != Source::Own);
                 if let (Recipients::One(port), Source::Port(from)) = (targets.ports, source) {
                     prop_assert!(port != from);
                 }

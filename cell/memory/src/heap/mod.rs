@@ -8,7 +8,7 @@
 //! cache is full; then it moves, with a batch, to the central list of its node. Only then does the heap look up the
 //! node and take a lock (decision 0014).
 //!
-//! A larger object is a run of pages, or virtually contiguous ([`virtual_alloc`](crate::virtual_alloc)) if no run is
+//! A larger object is a run of pages, or virtually contiguous ([`virtual_alloc`]) if no run is
 //! long enough.
 //!
 //! If the pages run out, the core that notices it empties its cache, frees all empty spans and tries again. The other

@@ -147,7 +147,7 @@ impl<C: Connect> Client<C> {
             // The former incarnation has executed it.
             self.nodes.moved(from, to, *kind);
         }
-        for (path, id) in self.nodes.to_find() {
+        for (path, id) in self.nodes.forget_lookups() {
             let found = walk.find(&path).await?;
             self.nodes.found(id, found == Some(number_of(id)));
         }

@@ -149,9 +149,9 @@ impl Nodes {
         }
     }
 
-    /// Returns all files that the next incarnation of the service can have, with their paths, a directory before its entries.
-    /// The others are lost.
-    pub fn to_find(&mut self) -> Vec<(Vec<u8>, FileId)> {
+    /// Forgets the lookups, which the next incarnation of the service does not know. Returns all files that it can have, with
+    /// their paths, a directory before its entries. The others are lost.
+    pub fn forget_lookups(&mut self) -> Vec<(Vec<u8>, FileId)> {
         let mut paths = Vec::new();
         for (id, node) in &mut self.known {
             node.lookups = 0;
@@ -236,7 +236,7 @@ mod tests {
         let old = nodes.know(5, Some(b"old".to_vec()), false);
         nodes.hold(old);
         nodes.removed(b"old");
-        assert!(nodes.to_find().is_empty());
+        assert!(nodes.forget_lookups().is_empty());
         assert!(nodes.is_lost(old));
         let new = nodes.know(5, Some(b"new".to_vec()), false);
         assert_ne!(new, old);
