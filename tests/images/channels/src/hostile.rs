@@ -80,7 +80,7 @@ pub async fn attack_neighbour(peer: Ipv4Addr) -> Result<(), ChannelError> {
             let demand = LinkDemand::OpenNeighbour { mac, memory: port.range_of(half) };
             let Ok(slot) = opened(&demand).await else { continue };
             attacks += 1;
-            if random.next() % 2 == 0 {
+            if random.next().is_multiple_of(2) {
                 write_words(half, slot, &mut random);
             } else {
                 frames += write_frames(half, slot, &mut random, (own_mac, own), (mac, peer)).await;
@@ -155,9 +155,9 @@ async fn write_frames(
             [random.next() % 60, random.next() % 1500, random.next() % 9000][(random.next() % 3) as usize];
         let mut bytes: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
         // The padding before the frame; mostly the right one.
-        let padding = if random.next() % 8 == 0 { random.next() as u8 % 12 } else { 2 };
-        let said = if random.next() % 8 == 0 { random.next() as u16 } else { bytes.len() as u16 };
-        let protocol = if random.next() % 2 == 0 { 6 } else { 17 };
+        let padding = if random.next().is_multiple_of(8) { random.next() as u8 % 12 } else { 2 };
+        let said = if random.next().is_multiple_of(8) { random.next() as u16 } else { bytes.len() as u16 };
+        let protocol = if random.next().is_multiple_of(2) { 6 } else { 17 };
         let [total_high, total_low] = said.saturating_add(20).to_be_bytes();
         let port = (5002_u16 + (random.next() % 2) as u16).to_be_bytes();
         bytes.iter_mut().skip(2).zip(port).for_each(|(byte, part)| *byte = part);

@@ -194,7 +194,9 @@ async fn read(mounted: &MountedVolume, duration: Duration) -> Result<String, Str
     let end = now() + duration;
     let mut reads = 0;
     while now() < end {
-        mounted.cache.iter().for_each(|cache| drop(cache.shrink(usize::MAX)));
+        for cache in &mounted.cache {
+            cache.shrink(usize::MAX);
+        }
         for part in 0..16 {
             let chain = file.read_chain(part << 16, 1 << 16).await.map_err(text)?;
             if chain.len() != 1 << 16 || chain.to_vec().iter().any(|byte| *byte != part as u8) {
@@ -211,12 +213,13 @@ const BLOCK_SECTORS: u64 = 8;
 const BLOCKS: u64 = 2048;
 
 async fn reads(mounted: &MountedVolume, count: u32, depth: u32) -> Result<String, String> {
+    let Some(cache) = &mounted.cache else { return Err("a folder has no device".to_string()) };
     println!("volume-client: ready");
     // Time to read the counters of an idle machine.
     sleep(Duration::from_secs(2)).await;
     let begin = now();
     let readers = (0..depth.max(1)).map(|reader| {
-        let device = mounted.cache.device().clone();
+        let device = cache.device().clone();
         spawn_task(async move {
             let mut state = u64::from(reader) * 0x9e37_79b9_7f4a_7c15 + 1;
             for _ in 0..count / depth.max(1) {
@@ -242,7 +245,9 @@ async fn costs(mounted: &MountedVolume) -> Result<String, String> {
     let file = large(mounted).await?;
     let mut reading = 0;
     for round in 0..ROUNDS {
-        mounted.cache.iter().for_each(|cache| drop(cache.shrink(usize::MAX)));
+        for cache in &mounted.cache {
+            cache.shrink(usize::MAX);
+        }
         let begin = cycles();
         file.read_chain((round % 256) << 12, 4096).await.map_err(text)?;
         reading += cycles() - begin;
