@@ -184,10 +184,12 @@ fn clients_go_on_when_their_service_cell_crashes_or_is_replaced() {
 #[test]
 fn cells_share_folders_and_go_on_when_their_service_cell_is_killed() {
     let rig = Rig::with_volume("6", &["--size", "64M"]);
-    rig.start("kv", "kv@store:/data", &["load", "150"]);
+    // A client may start before its service cell.
+    rig.start("kv", "kv@store:/data", &["load", "40"]);
     let store = ["run", "-d", "--name", "store", "--service", "files", "-v", "pool:/pool", "--accept", "*"];
     rig.run(&[&store[..], &CELL, &["kv", "web"]].concat()).ok();
     rig.waits_for("store", "serving kv, web");
+    rig.ends_well("kv", "40 records are right");
     assert!(rig.client("web", 0, "web@store:/data", &["load", "20"]).contains("20 records are right"));
     // A client writes, and others read meanwhile, but cannot write.
     rig.start("writer", "web@store:/data", &["hold"]);
@@ -195,13 +197,15 @@ fn cells_share_folders_and_go_on_when_their_service_cell_is_killed() {
     assert!(rig.client("reader", 0, "web@store:/data:ro", &["check", "20"]).contains("20 records are right"));
     let refused = rig.client("reader", 1, "web@store:/data:ro", &["load", "1"]);
     assert!(refused.contains("read-only"), "{refused}");
+    // Enough for some ten seconds.
+    rig.start("kv", "kv@store:/data", &["load", "3000"]);
     for _ in 0..2 {
         rig.advances("kv");
         rig.isola.run(&["kill", "store"]).ok();
         rig.run(&["start", "store"]).ok();
     }
-    rig.ends_well("kv", "150 records are right");
-    assert!(rig.client("kv", 0, "kv@store:/data:ro", &["check", "150"]).contains("are right"));
+    rig.ends_well("kv", "3000 records are right");
+    assert!(rig.client("kv", 0, "kv@store:/data:ro", &["check", "3000"]).contains("are right"));
     assert!(rig.client("reader", 0, "web@store:/data:ro", &["check", "20"]).contains("are right"));
     let report = rig.isola.json(&["inspect", "store"]).to_string();
     assert!(report.contains("\"kv\"") && report.contains("\"web\""), "an activity for each folder: {report}");
