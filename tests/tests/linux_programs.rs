@@ -163,7 +163,7 @@ const SCRIPTS: &[(&str, &str, &str)] = &[
         (strace -f -o log -e trace=execve -e signal=all dash -c '(exit 3); kill -USR1 $$'; echo $?) 2> /dev/null
         sed 's/^[0-9]* *//; s/0x.*vars/ENVIRONMENT/; s/si_pid=[0-9]*/si_pid/; s/, si_utime.*}/}/' log
         (sleep 100 & strace -o log -p $! & sleep 1; kill %1; wait) 2> /dev/null; grep -c SIGTERM log
-        gdb -batch -nx -ex 'catch syscall exit_group' -ex run -ex 'print $orig_rax' -ex 'set $rdi = 7' -ex continue \
+        gdb -batch -nx -ex 'catch syscall 231' -ex run -ex 'print $orig_rax' -ex 'set $rdi = 7' -ex continue \
             -ex 'print $_exitcode' --args true > log 2>&1; grep '^\$' log
         gdb -batch -nx -ex starti -ex 'print $pc' -ex 'stepi 5' -ex 'tbreak *$pc' -ex run -ex 'x/2i $pc' -ex kill \
             --args true > log 2>&1 < /dev/null; grep -c '^[$=]' log
