@@ -638,7 +638,9 @@ impl OpenFile {
             return Err(if self.is_path() { Errno::EBADF } else { Errno::EINVAL });
         }
         self.file_inode()?.truncate(len).await?;
-        self.note(linux::IN_MODIFY);
+        if let Some(location) = &self.location {
+            watch::note_change(&location.dentry, linux::IN_MODIFY);
+        }
         Ok(())
     }
 

@@ -181,30 +181,31 @@ fn type_of(kind: InodeKind) -> u32 {
     if kind == InodeKind::Directory { linux::IN_ISDIR } else { 0 }
 }
 
-/// Notes an event of a file: for its directory, with its name, and for itself.
+/// Notes an event of an open file: for its directory, with its name, and for itself. Watches with `IN_EXCL_UNLINK` do not
+/// report it once the name is removed.
 pub(crate) fn note(dentry: &Dentry, events: u32) {
     if are_any() {
-        note_watched(dentry, events);
+        note_watched(dentry, events, dentry.is_removed());
+    }
+}
+
+/// Notes a change of a file's attributes or length, as [`note`] does. `IN_EXCL_UNLINK` has no effect on such changes.
+pub(crate) fn note_change(dentry: &Dentry, events: u32) {
+    if are_any() {
+        note_watched(dentry, events, false);
     }
 }
 
 #[inline(never)]
-fn note_watched(dentry: &Dentry, events: u32) {
+fn note_watched(dentry: &Dentry, events: u32, is_excludable: bool) {
     let events = events | type_of(dentry.kind());
+    let reports = |watch: &Watch| !is_excludable || watch.mask() & linux::IN_EXCL_UNLINK == 0;
     if let Some((parent, name)) = dentry.parent_and_name() {
-        for watch in watches_of(parent.inode()) {
-            if watch.mask() & linux::IN_EXCL_UNLINK == 0 || !dentry.is_removed() {
-                watch.notify(events, 0, &name);
-            }
-        }
+        let watches = watches_of(parent.inode());
+        watches.iter().filter(|watch| reports(watch)).for_each(|watch| watch.notify(events, 0, &name));
     }
-    // An event of an open file names its path, which IN_EXCL_UNLINK is about; a change of attributes does not.
-    let is_of_removed = dentry.is_removed() && events & linux::IN_ATTRIB == 0;
-    for watch in watches_of(dentry.inode()) {
-        if watch.mask() & linux::IN_EXCL_UNLINK == 0 || !is_of_removed {
-            watch.notify(events, 0, b"");
-        }
-    }
+    let watches = watches_of(dentry.inode());
+    watches.iter().filter(|watch| reports(watch)).for_each(|watch| watch.notify(events, 0, b""));
 }
 
 /// Notes an event of an inode itself.

@@ -45,7 +45,7 @@ fn mask() -> impl Strategy<Value = u32> {
     prop_oneof![
         8 => Just(linux::IN_ALL_EVENTS),
         1 => Just(linux::IN_ALL_EVENTS | linux::IN_ONESHOT),
-        1 => Just(linux::IN_ALL_EVENTS | linux::IN_EXCL_UNLINK),
+        3 => Just(linux::IN_ALL_EVENTS | linux::IN_EXCL_UNLINK),
         1 => Just(linux::IN_ALL_EVENTS | linux::IN_ONLYDIR),
         1 => Just(linux::IN_ALL_EVENTS | linux::IN_DONT_FOLLOW),
         1 => Just(linux::IN_MOVE | linux::IN_MASK_ADD),
@@ -75,7 +75,7 @@ fn call() -> impl Strategy<Value = Call> {
         4 => file.clone().prop_map(Call::Close),
         2 => file.clone().prop_map(Call::Read),
         3 => file.clone().prop_map(Call::Write),
-        1 => file.clone().prop_map(Call::Truncate),
+        2 => file.clone().prop_map(Call::Truncate),
         1 => file.prop_map(Call::List),
         2 => path().prop_map(Call::Permissions),
         1 => (path(), any::<bool>(), any::<bool>())

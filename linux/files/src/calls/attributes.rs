@@ -251,7 +251,7 @@ impl Caller<'_> {
             (None, None) if is_owner => linux::IN_ATTRIB,
             (None, None) => return Ok(()),
         };
-        watch::note(&location.dentry, events);
+        watch::note_change(&location.dentry, events);
         Ok(())
     }
 
@@ -269,7 +269,7 @@ impl Caller<'_> {
         }
         self.check(&location, Access::WRITE)?;
         location.inode().truncate(len).await?;
-        watch::note(&location.dentry, linux::IN_MODIFY);
+        watch::note_change(&location.dentry, linux::IN_MODIFY);
         Ok(())
     }
 

@@ -86,7 +86,7 @@ impl Caller<'_> {
         let location = self.attribute_target(directory, path, at_flags).await?;
         self.check_attribute(&location, name, Access::WRITE)?;
         location.inode().set_attribute(name, value, mode).await?;
-        watch::note(&location.dentry, linux::IN_ATTRIB);
+        watch::note_change(&location.dentry, linux::IN_ATTRIB);
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Caller<'_> {
         let location = self.attribute_target(directory, path, at_flags).await?;
         self.check_attribute(&location, name, Access::WRITE)?;
         location.inode().remove_attribute(name).await?;
-        watch::note(&location.dentry, linux::IN_ATTRIB);
+        watch::note_change(&location.dentry, linux::IN_ATTRIB);
         Ok(())
     }
 }

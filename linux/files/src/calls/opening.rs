@@ -242,7 +242,7 @@ impl Caller<'_> {
         watch::note(&location.dentry, linux::IN_OPEN);
         if flags & linux::O_TRUNC != 0 && location.dentry.kind() == InodeKind::File && object.is_none() {
             location.inode().truncate(0).await?;
-            watch::note(&location.dentry, linux::IN_MODIFY);
+            watch::note_change(&location.dentry, linux::IN_MODIFY);
         }
         Ok(OpenFile::of_location(location, object, flags & !NOT_KEPT))
     }
