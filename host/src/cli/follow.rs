@@ -2,6 +2,7 @@
 
 use super::{Context, Failure};
 use crate::cellctl::{look_up, waits_for_restart};
+use crate::client::Client;
 use crate::machine::LockedMachine;
 use crate::machine::state::MachineDir;
 use crate::output::printable::Console;
@@ -26,6 +27,8 @@ pub(super) struct Follower {
     id: Option<CellId>,
     /// The position of the next byte to read.
     read: u64,
+    /// The number of lines of present output to print first, unless all are.
+    last_lines: Option<usize>,
     console: Console,
     target: LogTarget,
 }
@@ -58,9 +61,15 @@ impl Follower {
             name: name.to_owned(),
             id: None,
             read: 0,
+            last_lines: None,
             console: Console::default(),
             target: LogTarget::Output,
         }
+    }
+
+    /// Begins with so many of the last lines of the present output.
+    pub(super) fn from_last_lines(self, lines: Option<usize>) -> Self {
+        Self { last_lines: lines, ..self }
     }
 
     /// Prints on the error output.
@@ -78,11 +87,32 @@ impl Follower {
             return Err(Failure::new(1, format!("cell {:?} is gone: another cell has its name", self.name)));
         }
         self.id = Some(cell.id);
+        if let Some(lines) = self.last_lines.take() {
+            self.skip_to_last(lines, &mut client)?;
+        }
         loop {
             let piece = client.logs(&self.name, self.read)?;
             self.print(context, &piece)?;
             if piece.bytes.is_empty() || self.read >= piece.end {
                 return Ok(cell);
+            }
+        }
+    }
+
+    /// Advances to the last lines of the output so far.
+    fn skip_to_last(&mut self, lines: usize, client: &mut Client) -> Result<(), Failure> {
+        let (mut first, mut output) = (0, Vec::new());
+        loop {
+            let next = first + output.len() as u64;
+            let piece = client.logs(&self.name, next)?;
+            if piece.from > next {
+                // The log has dropped what was read so far.
+                (first, output) = (piece.from, Vec::new());
+            }
+            output.extend_from_slice(&piece.bytes);
+            if piece.bytes.is_empty() || first + output.len() as u64 >= piece.end {
+                self.read = first + start_of_last(lines, &output) as u64;
+                return Ok(());
             }
         }
     }
@@ -126,5 +156,35 @@ impl Follower {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the position of the first of the last lines. Output after the last line end is a line.
+pub(super) fn start_of_last(lines: usize, output: &[u8]) -> usize {
+    let Some(skipped_ends) = lines.checked_sub(1) else { return output.len() };
+    let body = output.strip_suffix(b"\n").unwrap_or(output);
+    let ends = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+    ends.map(|(at, _)| at + 1).nth(skipped_ends).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::start_of_last;
+
+    fn last(lines: usize, output: &str) -> &str {
+        &output[start_of_last(lines, output.as_bytes())..]
+    }
+
+    #[test]
+    fn the_last_lines_include_one_without_an_end() {
+        assert_eq!(last(0, "a\nb\n"), "");
+        assert_eq!(last(1, "a\nb\n"), "b\n");
+        assert_eq!(last(1, "a\nb"), "b");
+        assert_eq!(last(2, "a\nb\nc\n"), "b\nc\n");
+        assert_eq!(last(2, "a\n\n"), "a\n\n");
+        assert_eq!(last(1, "a\n\n"), "\n");
+        assert_eq!(last(3, "a\nb\n"), "a\nb\n");
+        assert_eq!(last(usize::MAX, "a\nb"), "a\nb");
+        assert_eq!(last(5, ""), "");
     }
 }

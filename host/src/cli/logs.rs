@@ -1,6 +1,6 @@
 //! `isola logs`: prints a cell's output.
 
-use super::follow::Follower;
+use super::follow::{Follower, start_of_last};
 use super::interrupt::Interrupts;
 use super::{Context, Failure, complete, show, standalone};
 use crate::output::printable::Console;
@@ -16,6 +16,7 @@ crashed, a description of the crash follows on the error output.
 Examples:
   isola logs kv
   isola logs -f kv                        follow until the cell ends, or ^C
+  isola logs -n 20 -f kv                  begin with the last 20 lines
   isola logs --supervisor                 the supervisor's own log")]
 pub(super) struct Arguments {
     /// The cell
@@ -24,6 +25,9 @@ pub(super) struct Arguments {
     /// Continues until the cell ends
     #[arg(short, long)]
     follow: bool,
+    /// Begins with the last lines
+    #[arg(short = 'n', long, value_name = "LINES")]
+    tail: Option<usize>,
     /// Prints the supervisor's log
     #[arg(long, conflicts_with = "follow")]
     supervisor: bool,
@@ -32,13 +36,15 @@ pub(super) struct Arguments {
 pub(super) fn logs(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Some(name) = &arguments.cell else {
         let locked = crate::machine::LockedMachine::take(&context.root, &context.dir())?;
-        context.output.console(&mut Console::default(), &std::fs::read(locked.dir.serial_log())?)?;
+        let log = std::fs::read(locked.dir.serial_log())?;
+        let first = arguments.tail.map_or(0, |lines| start_of_last(lines, &log));
+        context.output.console(&mut Console::default(), &log[first..])?;
         return Ok(ExitCode::SUCCESS);
     };
     if let Some(machine) = standalone::find(context, name)? {
-        return standalone::logs(context, &machine, arguments.follow);
+        return standalone::logs(context, &machine, arguments.follow, arguments.tail);
     }
-    let mut follower = Follower::new(context.dir(), name);
+    let mut follower = Follower::new(context.dir(), name).from_last_lines(arguments.tail);
     let cell = if arguments.follow {
         let interrupts = Interrupts::count()?;
         follower.until_end(context, &mut || interrupts.check())?

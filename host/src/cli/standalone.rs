@@ -5,7 +5,7 @@
 //! `logs`, `stop` and `rm` accept.
 
 use super::failure::REFUSED;
-use super::follow::INTERVAL;
+use super::follow::{INTERVAL, start_of_last};
 use super::interrupt::{INTERRUPTED, Interrupts};
 use super::{Context, Failure};
 use crate::cellctl::CellError;
@@ -180,7 +180,7 @@ fn follow_until_end(
     mut locked: LockedMachine,
     interrupts: &Interrupts,
 ) -> Result<ExitCode, Failure> {
-    let end = follow(context, &locked, interrupts);
+    let end = follow(context, &locked, interrupts, 0);
     locked.end_qemu();
     let status = locked.child.take().map(|mut child| child.wait()).transpose()?;
     locked.down()?;
@@ -258,18 +258,35 @@ pub(super) fn ports(locked: &LockedMachine) -> Vec<Publication> {
 }
 
 /// Prints the output; with `follow_on`, until the image ends.
-pub(super) fn logs(context: &Context, locked: &LockedMachine, follow_on: bool) -> Result<ExitCode, Failure> {
+pub(super) fn logs(
+    context: &Context,
+    locked: &LockedMachine,
+    follow_on: bool,
+    tail: Option<usize>,
+) -> Result<ExitCode, Failure> {
+    let mut first = match tail {
+        Some(lines) => {
+            start_of_last(lines, &std::fs::read(locked.dir.serial_log()).unwrap_or_default()) as u64
+        }
+        None => 0,
+    };
     if follow_on {
         let interrupts = Interrupts::count()?;
-        follow(context, locked, &interrupts)?;
+        follow(context, locked, &interrupts, first)?;
     } else {
-        print_new(context, &locked.dir, &mut 0, &mut Console::default())?;
+        print_new(context, &locked.dir, &mut first, &mut Console::default())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn follow(context: &Context, locked: &LockedMachine, interrupts: &Interrupts) -> Result<FollowEnd, Failure> {
-    let (mut read, mut console) = (0, Console::default());
+/// Prints the output from a position on.
+fn follow(
+    context: &Context,
+    locked: &LockedMachine,
+    interrupts: &Interrupts,
+    mut read: u64,
+) -> Result<FollowEnd, Failure> {
+    let mut console = Console::default();
     loop {
         // Reads the state before the file: if the image has ended, the file then contains all of its output.
         let running = locked.is_running();

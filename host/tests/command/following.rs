@@ -38,6 +38,29 @@ fn lost_bytes_of_a_log_are_noted() {
 }
 
 #[test]
+fn logs_begin_with_the_last_lines_on_request() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv", "exit:5"]).ok();
+    // Until its end.
+    sandbox.isola(&["logs", "-f", "kv"]).ok();
+    for follow in [&["logs", "-f"][..], &["logs"]] {
+        assert_eq!(sandbox.isola(&[follow, &["-n", "1", "kv"]].concat()).ok(), "bye\n");
+        assert_eq!(
+            sandbox.isola(&[follow, &["--tail=9", "kv"]].concat()).ok(),
+            "kv: started [exit:5]\nbye\n"
+        );
+    }
+    assert_eq!(sandbox.isola(&["logs", "-n", "0", "kv"]).ok(), "");
+    assert_eq!(sandbox.isola(&["logs", "-n", "x", "kv"]).code, 2);
+    // Longer than a piece of the log, whose first bytes are gone.
+    sandbox.isola(&["run", "-d", "--name", "web", "kv", "chatty"]).ok();
+    let all = sandbox.isola(&["logs", "web"]).ok();
+    let last = sandbox.isola(&["logs", "-n", "1", "web"]);
+    assert_eq!(last.err, "");
+    assert!(all.ends_with(&last.ok()), "the last line");
+}
+
+#[test]
 fn events_are_printed_in_order() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
