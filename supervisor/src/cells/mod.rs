@@ -95,8 +95,9 @@ const SCRUB_SLICE_NS: u64 = 300_000;
 /// cell that has ended, delay notifications by less than a millisecond.
 pub(crate) const SCRUB_SLICE: u64 = 3 << 18;
 
-/// The bytes scrubbed between two readings of the clock: some ten microseconds' work.
-const SCRUB_STEP: u64 = 16 << 10;
+/// The bytes scrubbed between two readings of the clock: a microsecond's work on hardware. QEMU's emulator (7.2) takes up to a
+/// second for a page that held code, because each store searches all translations of the page.
+const SCRUB_STEP: u64 = 4 << 10;
 
 /// Facts that were measured during boot.
 #[derive(Clone, Copy, Debug)]
