@@ -7,7 +7,7 @@ use crate::output::{Format, table};
 use crate::volume::VolumeName;
 use crate::volume::parts::PartSpec;
 use crate::volume::store::{Volume, VolumeStore};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use isola_abi::size::ByteSize;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -36,11 +36,12 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Creates a volume with an empty file system, or with the files of a folder
+    #[command(group = ArgGroup::new("extent").required(true).args(["size", "part"]))]
     Create {
         /// The name
         name: VolumeName,
         /// The length; the file occupies only what is in use
-        #[arg(short, long, required_unless_present = "part", conflicts_with = "part")]
+        #[arg(short, long)]
         size: Option<ByteSize>,
         /// Divides it into volumes for a service cell, each with a file system: NAME=SIZE, as in web=64M
         #[arg(long, value_name = "PART", conflicts_with = "from")]

@@ -61,8 +61,16 @@ pub enum VolumeError {
     #[error("volume {0} exists already: choose another name, or remove it with `isola volume rm {0}`")]
     Exists(VolumeName),
     /// There is no volume with that name.
-    #[error("there is no volume {name}{}: create it with `isola volume create {name} --size 1G`", nearest.as_ref().map(|other| format!(" (did you mean {other}?)")).unwrap_or_default())]
+    #[error("there is no volume {name}{}: `isola volume ls` lists all", did_you_mean(.nearest))]
     Missing {
+        /// The name.
+        name: VolumeName,
+        /// A volume with a similar name.
+        nearest: Option<String>,
+    },
+    /// A cell should mount a volume that does not exist.
+    #[error("there is no volume {name}{}: create it with `isola volume create {name} --size 1G`", did_you_mean(.nearest))]
+    NotCreated {
         /// The name.
         name: VolumeName,
         /// A volume with a similar name.
@@ -102,6 +110,19 @@ pub enum VolumeError {
     /// It failed.
     #[error("mke2fs failed: {0}{hint}", hint = if is_full(.0) { "; the volume is too short for these files" } else { "" })]
     Format(String),
+}
+
+/// Returns the error for a volume that a cell should mount.
+fn to_be_created(error: VolumeError) -> VolumeError {
+    match error {
+        VolumeError::Missing { name, nearest } => VolumeError::NotCreated { name, nearest },
+        other => other,
+    }
+}
+
+/// Returns the question for a name that resembles that of a volume.
+fn did_you_mean(nearest: &Option<String>) -> String {
+    nearest.as_ref().map(|other| format!(" (did you mean {other}?)")).unwrap_or_default()
 }
 
 /// Returns whether mke2fs failed with this message because the file system has no room for its files.
@@ -240,7 +261,7 @@ impl VolumeStore {
     /// [`VolumeError`].
     pub fn resolve(&self, source: &VolumeSource) -> Result<PathBuf, VolumeError> {
         let file = match source {
-            VolumeSource::Named(name) => self.find(name)?.file,
+            VolumeSource::Named(name) => self.find(name).map_err(to_be_created)?.file,
             VolumeSource::File(path) => path.clone(),
             VolumeSource::Served { .. } => return Err(VolumeError::Served(source.to_string())),
         };

@@ -55,7 +55,9 @@ fn each_of_several_volumes_is_removed_or_reported() {
     }
     let removed = sandbox.isola(&["volume", "rm", "one", "other", "two"]);
     assert_eq!(removed.out, "one\ntwo\n");
-    removed.failed(1, "there is no volume other");
+    removed.failed(1, "there is no volume other: `isola volume ls` lists all");
+    // The usage names both ways to give it a length.
+    sandbox.isola(&["volume", "create", "three"]).failed(2, "<--size <SIZE>|--part <PART>> <NAME>");
     assert!(sandbox.json(&["volume", "ls"]).as_array().unwrap().is_empty());
 }
 
