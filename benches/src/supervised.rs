@@ -19,9 +19,8 @@ use std::time::{Duration, Instant};
 /// The longest time for the supervisor to boot, or for a cell to stop.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// The interval at which a cell's log is read. Reading it executes instructions of the supervisor, and the clock of a machine
-/// that counts instructions counts those of all processors.
-const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// The interval at which a cell's log is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A machine with a supervisor.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use crate::error::BenchError;
 use crate::machine::{MEMORY_MIB, Pace};
 use crate::record::Record;
 use crate::session::{Counting, Session};
-use crate::supervised::{LIMIT, MachineSize, SupervisedMachine, spec};
+use crate::supervised::{MachineSize, SupervisedMachine, spec};
 use isola_abi::grid::{GridSetup, Resource};
 use isola_abi::management::{CellSpec, DeviceLocation, NetworkSpec};
 use isola_abi::service::ServedVolume;
@@ -22,7 +22,7 @@ use isola_host::volume::store::{VolumeError, VolumeStore};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The volumes of the service cell, and the cells that use them.
 const NAMES: [&str; 3] = ["first", "second", "third"];
@@ -50,9 +50,6 @@ const RATE: u64 = 16_000_000;
 /// The time before counters are read, after which a machine without work is idle; and the time until shares are stable.
 const IDLE: Duration = Duration::from_millis(300);
 const SETTLE: Duration = Duration::from_secs(1);
-
-/// The interval at which the log of a client is read that is about to read its volume.
-const READY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Returns the description of the load.
 pub fn load(session: &Session) -> BTreeMap<String, String> {
@@ -165,19 +162,6 @@ impl<'s> Rig<'s> {
         self.machine.wait_for_log(STORE, "serving first, second, third")
     }
 
-    /// Waits until a client has printed that it reads after a pause, and returns within that pause. The supervisor's
-    /// instructions do not count here.
-    fn wait_until_ready(&mut self, client: &str) -> Result<(), BenchError> {
-        let deadline = Instant::now() + LIMIT;
-        while Instant::now() < deadline {
-            if String::from_utf8_lossy(&self.machine.client.logs(client, 0)?.bytes).contains("ready") {
-                return Ok(());
-            }
-            sleep(READY_INTERVAL);
-        }
-        self.machine.wait_for_log(client, "ready")
-    }
-
     /// Returns the instructions of all processors but the supervisor's.
     fn instructions(&self) -> f64 {
         self.machine.machine.instructions_by_processor().iter().skip(1).sum::<u64>() as f64
@@ -220,7 +204,8 @@ fn reads(session: &Session, disks: &Disks, counting: Counting, source: Source) -
         served_volumes: if source == Source::Service { vec![served_volume("first")] } else { Vec::new() },
         ..spec
     })?;
-    rig.wait_until_ready(client)?;
+    // The client reads after a pause.
+    rig.machine.wait_for_log(client, "ready")?;
     sleep(IDLE);
     let before = rig.instructions();
     rig.machine.wait_for_log(client, " ns")?;
