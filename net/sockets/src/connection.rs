@@ -31,6 +31,8 @@ pub(crate) struct Connection {
     pub connected: Cell<bool>,
     /// Whether there may be something to read: data, or the end of the peer's stream.
     pub unread: Cell<bool>,
+    /// Whether a notice of that waits for an event of the activity.
+    pub notice_waits: Cell<bool>,
     /// Set once the id is invalid: `Some(None)` after an orderly close.
     pub ended: Cell<Option<Option<FailReason>>>,
     pub reader: Cell<Option<Waker>>,
@@ -57,6 +59,7 @@ impl Connection {
             connected: Cell::new(false),
             // Data may have arrived before the record existed.
             unread: Cell::new(true),
+            notice_waits: Cell::new(false),
             ended: Cell::new(None),
             reader: Cell::new(None),
             writer: Cell::new(None),
@@ -147,6 +150,13 @@ impl Connection {
             None if self.has_early_reader.get() => self.read_early(),
             None => wake(&self.reader),
         }
+    }
+
+    /// Records that data arrived, or the end of the peer's stream, without a notice to the recipient. Returns whether none
+    /// waits yet.
+    pub fn note_unread(&self) -> bool {
+        self.unread.set(true);
+        !self.notice_waits.replace(true)
     }
 
     /// Sets the function that gets received data while a task waits to read, or none.

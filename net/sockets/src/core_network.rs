@@ -27,6 +27,7 @@ use isola_abi::report::{MemoryPressure, OVER_BUDGET, PRESSURE_LEVEL, RECLAIM, Re
 use isola_ebbs::{Ebb, Representative, current_core, cycles, platform};
 use isola_events::StaticEvent;
 use isola_events::activity::{INFRASTRUCTURE, charge_to};
+use isola_events::processor::has_policy;
 use isola_events::reclaim::is_over_budget;
 use isola_events::{Alarm, current_activity, now};
 use isola_iobuf::IoBufMut;
@@ -174,9 +175,15 @@ impl CoreNetwork {
     /// Delivers the stack's events to the application, and sends.
     pub fn deliver_and_send(&self) {
         self.attribution.begin_common();
+        self.send_after(|| self.take_events());
+    }
+
+    /// Calls `deliver`, and sends the frames that result: at once or, if tasks were woken, after these.
+    #[inline]
+    pub fn send_after(&self, deliver: impl FnOnce()) {
         self.delivering.set(true);
         self.has_woken_tasks.set(false);
-        self.take_events();
+        deliver();
         self.delivering.set(false);
         if self.has_woken_tasks.get() {
             self.queue_flush();
@@ -393,6 +400,11 @@ impl CoreNetwork {
         socket
     }
 
+    /// Returns the record of a socket.
+    pub fn socket(&self, id: UdpId) -> Option<Rc<Socket>> {
+        self.sockets.borrow().get(&id).cloned()
+    }
+
     /// Removes the record of a socket.
     pub fn remove_socket(&self, id: UdpId) {
         self.sockets.borrow_mut().remove(&id);
@@ -410,23 +422,32 @@ impl CoreNetwork {
     #[inline]
     fn take_events(&self) {
         self.attribution.next_stage();
+        let has_policy = has_policy();
         while let Some((event, owner)) = self.next_event() {
+            if has_policy && self.may_have_events() {
+                return self.divide_events((event, owner));
+            }
             self.attribution.charge(owner);
             self.handle(event);
-            if !self.inspect(Stack::may_have_events).unwrap_or(false) {
+            if !self.may_have_events() {
                 return self.attribution.next_stage();
             }
             self.attribution.next_piece();
         }
     }
 
-    fn next_event(&self) -> Option<(stack::Event, Owner)> {
+    fn may_have_events(&self) -> bool {
+        self.inspect(Stack::may_have_events).unwrap_or(false)
+    }
+
+    pub fn next_event(&self) -> Option<(stack::Event, Owner)> {
         let mut stack = self.stack.borrow_mut();
         let stack = stack.as_mut()?;
         Some((stack.next_event()?, stack.owner()))
     }
 
-    fn handle(&self, event: stack::Event) {
+    /// Handles an event of the stack.
+    pub fn handle(&self, event: stack::Event) {
         use stack::Event;
         match event {
             Event::Accepted { listener, conn } => {
@@ -447,10 +468,7 @@ impl CoreNetwork {
             Event::Failed(id, reason) => {
                 self.connection(id).iter().for_each(|found| found.ended(Some(reason)));
             }
-            Event::Datagram(id) => {
-                let socket = self.sockets.borrow().get(&id).cloned();
-                socket.iter().for_each(|socket| socket.readable(id));
-            }
+            Event::Datagram(id) => self.socket(id).iter().for_each(|socket| socket.readable(id)),
             Event::DatagramRefused { port, remote } => interface::datagram_refused(port, remote),
             // The other cores receive this from the first, and report it again.
             Event::AddressChanged(address) if current_core() == CoreIndex(0) => {

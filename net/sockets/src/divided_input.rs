@@ -7,7 +7,8 @@
 //! substitute activity for packets before their demultiplexing.)
 //!
 //! Frames whose activity only the protocols can find, such as ARP, are processed at once for [`INFRASTRUCTURE`]. So are
-//! a few frames while nothing else waits for the core.
+//! a few frames while nothing else waits for the core. The stack then reports data of several activities at once: these
+//! *notices* wait for their activities in the same way, ahead of later frames.
 
 use crate::core_network::NETWORK;
 use crate::drops::count_dropped;
@@ -22,7 +23,7 @@ use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::Event;
 use isola_events::must_yield;
 use isola_events::processor::has_competition;
-use isola_net_stack::Counter;
+use isola_net_stack::{ConnId, Counter, UdpId};
 use isola_platform::network::ReceivedFrame;
 
 static INPUT: Ebb<DividedInput> = Ebb::new();
@@ -39,6 +40,16 @@ const MAX_SPARE: usize = 8;
 /// The longest queue whose memory is kept, in frames.
 const MAX_SPARE_LEN: usize = 2 * BATCH;
 
+/// A notice of the stack that waits for its activity. There is at most one for a connection or socket. Its recipient may
+/// have ended or moved to another core meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// A connection has data, or its peer's stream has ended.
+    Readable(ConnId),
+    /// A socket has datagrams.
+    Datagram(UdpId),
+}
+
 /// A core's received frames that wait for their activities.
 #[derive(Default)]
 struct DividedInput {
@@ -46,9 +57,10 @@ struct DividedInput {
     spare: RefCell<Vec<VecDeque<ReceivedFrame>>>,
 }
 
-/// The frames of an activity. They were steered by the table's `version`, and arrived when the cycle counter was
-/// `arrived_at` or later.
+/// The notices and frames of an activity, for which an event is queued. The frames were steered by the table's `version`;
+/// all arrived when the cycle counter was `arrived_at` or later.
 struct Waiting {
+    notices: VecDeque<Notice>,
     frames: VecDeque<ReceivedFrame>,
     version: u32,
     arrived_at: u64,
@@ -105,47 +117,70 @@ impl Distribution {
     }
 }
 
-/// Returns whether frames wait for their activities.
+/// Returns whether frames or notices wait for their activities.
 pub(crate) fn has_waiting() -> bool {
     !INPUT.waiting.borrow().is_empty()
 }
 
+/// Queues a notice for an event of `activity`.
+pub(crate) fn add_notice(activity: ActivityId, notice: Notice) {
+    INPUT.of(activity, NETWORK.latency.arrived_at(), |queue| queue.notices.push_back(notice));
+}
+
 impl DividedInput {
-    /// Queues a frame behind those of the same activity.
-    fn add(&self, activity: ActivityId, received: ReceivedFrame, version: u32, arrived_at: u64) {
+    /// Changes the queue of an activity. A new queue gets an event, and holds input that arrived when the cycle counter
+    /// was `arrived_at` or later.
+    fn of(&self, activity: ActivityId, arrived_at: u64, change: impl FnOnce(&mut Waiting)) {
         let mut waiting = self.waiting.borrow_mut();
-        let queue = waiting.entry(activity).or_insert_with(|| {
+        change(waiting.entry(activity).or_insert_with(|| {
             queue_event(activity);
             let frames = self.spare.borrow_mut().pop().unwrap_or_default();
-            // The oldest frame's version and time hold for those that join it: they are checked once more.
-            Waiting { frames, version, arrived_at }
-        });
-        if queue.frames.len() >= MAX_WAITING {
-            return count_dropped(Counter::DropActivityBusy, 1);
-        }
-        queue.frames.push_back(received);
+            Waiting { notices: VecDeque::new(), frames, version: 0, arrived_at }
+        }));
     }
 
-    /// Processes a batch of an activity's frames. While other events wait, it processes one frame at a time, until it has
-    /// to give way to one of them.
+    /// Queues a frame behind those of the same activity.
+    fn add(&self, activity: ActivityId, received: ReceivedFrame, version: u32, arrived_at: u64) {
+        self.of(activity, arrived_at, |queue| {
+            if queue.frames.len() >= MAX_WAITING {
+                return count_dropped(Counter::DropActivityBusy, 1);
+            }
+            if queue.frames.is_empty() {
+                // It holds for frames that join this one: they are checked once more.
+                queue.version = version;
+            }
+            queue.frames.push_back(received);
+        });
+    }
+
+    /// Handles an activity's notices, then processes a batch of its frames. While other events wait, it takes one notice
+    /// or frame at a time, until it has to give way to one of them.
     fn process(&self, activity: ActivityId) {
         let Some(mut queue) = self.waiting.borrow_mut().remove(&activity) else { return };
         let mut left = BATCH;
-        loop {
+        let mut goes_on =
+            queue.notices.is_empty() || NETWORK.handle_notices(&mut queue.notices, queue.arrived_at);
+        while goes_on && left > 0 && !queue.frames.is_empty() {
             let count = if has_competition() { 1 } else { left };
             let frames = from_fn(|| queue.frames.pop_front()).take(count);
             NETWORK.receive(frames, queue.version, queue.arrived_at);
             left -= count;
-            if left == 0 || queue.frames.is_empty() || must_yield() {
-                break;
-            }
+            goes_on = left > 0 && !queue.frames.is_empty() && !must_yield();
         }
-        if !queue.frames.is_empty() {
-            self.waiting.borrow_mut().insert(activity, queue);
-            queue_event(activity);
+        if !queue.notices.is_empty() || !queue.frames.is_empty() {
+            self.put_back(activity, queue);
         } else if queue.frames.capacity() <= MAX_SPARE_LEN && self.spare.borrow().len() < MAX_SPARE {
             self.spare.borrow_mut().push(queue.frames);
         }
+    }
+
+    /// Returns the rest of a queue, ahead of what was added meanwhile.
+    fn put_back(&self, activity: ActivityId, rest: Waiting) {
+        self.of(activity, rest.arrived_at, |queue| {
+            let Waiting { mut notices, frames, .. } = core::mem::replace(queue, rest);
+            queue.notices.append(&mut notices);
+            queue.frames.extend(frames);
+        });
     }
 }
 

@@ -80,6 +80,7 @@ pub mod byte_stream;
 mod connection;
 mod core_network;
 mod device;
+mod divided_events;
 mod divided_input;
 mod divided_output;
 mod drops;

@@ -22,13 +22,15 @@ use crate::interface::NetworkError;
 #[derive(Default)]
 pub(crate) struct Socket {
     waiting: Cell<Option<Waker>>,
+    /// Whether a notice of datagrams waits for an event of the activity.
+    pub notice_waits: Cell<bool>,
     pub port: u16,
     pub recipient: Option<Arc<dyn DatagramRecipient>>,
 }
 
 impl Socket {
     pub fn of_recipient(port: u16, recipient: Arc<dyn DatagramRecipient>) -> Self {
-        Self { waiting: Cell::new(None), port, recipient: Some(recipient) }
+        Self { port, recipient: Some(recipient), ..Self::default() }
     }
 
     pub fn readable(&self, id: UdpId) {

@@ -507,3 +507,106 @@ fn frames_for_an_activity_above_its_hard_budget_are_dropped_and_those_of_others_
     };
     run_server_and_client(1, Loss::Never, server, client);
 }
+
+/// The number of requests of the other activity before that of [`Ordered::Quiet`], and of those that the client has sent.
+static HANDLED: AtomicU32 = AtomicU32::new(0);
+static BEFORE: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// The progress of a test whose frames arrive at given times.
+static STEP: AtomicU32 = AtomicU32::new(0);
+const CONNECTED: u32 = 1;
+const BLOCKED: u32 = 2;
+const SENT: u32 = 3;
+const IN_HANDLER: u32 = 4;
+const SENT_QUIET: u32 = 5;
+
+/// A handler that notes the order of requests of two activities.
+enum Ordered {
+    /// The first request waits until the client has sent that of the other activity, if the test asks for that.
+    Busy,
+    Quiet,
+}
+
+impl ConnectionHandler for Ordered {
+    fn received(&mut self, connection: &TcpConnection, mut data: Chain) {
+        match self {
+            Self::Busy => {
+                if HANDLED.fetch_add(1, Ordering::Relaxed) == 0 && data.to_vec() == b"wait" {
+                    STEP.store(IN_HANDLER, Ordering::Release);
+                    while STEP.load(Ordering::Acquire) != SENT_QUIET {}
+                }
+            }
+            Self::Quiet => BEFORE.store(HANDLED.load(Ordering::Relaxed), Ordering::Relaxed),
+        }
+        connection.send(&mut data).unwrap();
+    }
+}
+
+/// Sends a request on each of `BUSY` connections of an activity while the server is busy, so that the server takes all
+/// frames at once, and one of another activity, behind them or while the first is handled. Returns how many of the former
+/// were handled before that.
+fn busy_requests_before_a_quiet_one(request: &'static [u8]) -> u32 {
+    const BUSY: usize = 12;
+    HANDLED.store(0, Ordering::Relaxed);
+    STEP.store(0, Ordering::Release);
+    let at = async |step| {
+        while STEP.load(Ordering::Acquire) != step {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let server = move || async move {
+        PROCESSOR.set_policy(Some(PolicyKind::Wfq));
+        charge_to(register_activity("busy").unwrap());
+        let _busy = listen_with(7, 32, |_| Ordered::Busy).unwrap();
+        charge_to(register_activity("quiet").unwrap());
+        let _quiet = listen_with(8, 32, |_| Ordered::Quiet).unwrap();
+        at(CONNECTED).await;
+        STEP.store(BLOCKED, Ordering::Release);
+        while STEP.load(Ordering::Acquire) == BLOCKED {}
+        pending::<()>().await;
+    };
+    let client = move || async move {
+        let mut busy = Vec::new();
+        for _ in 0..BUSY {
+            busy.push(dial(7).await);
+        }
+        let mut quiet = dial(8).await;
+        // The server has accepted the last one, too.
+        sleep(Duration::from_millis(20)).await;
+        STEP.store(CONNECTED, Ordering::Release);
+        at(BLOCKED).await;
+        for stream in &mut busy {
+            stream.write(IoBuf::from_static(request).into()).await.unwrap();
+        }
+        let waits = request == b"wait";
+        if !waits {
+            quiet.write(IoBuf::from_static(b"quiet").into()).await.unwrap();
+        }
+        // An event of the client sends meanwhile.
+        sleep(Duration::from_millis(5)).await;
+        STEP.store(SENT, Ordering::Release);
+        if waits {
+            at(IN_HANDLER).await;
+            quiet.write(IoBuf::from_static(b"quiet").into()).await.unwrap();
+            sleep(Duration::from_millis(5)).await;
+            STEP.store(SENT_QUIET, Ordering::Release);
+        }
+        assert_eq!(read_exactly(&mut quiet, 5).await, b"quiet");
+        for stream in &mut busy {
+            assert_eq!(read_exactly(stream, request.len()).await, request);
+        }
+        assert_eq!(HANDLED.load(Ordering::Relaxed), BUSY as u32);
+    };
+    run_server_and_client(1, Loss::Never, server, client);
+    BEFORE.load(Ordering::Relaxed)
+}
+
+#[test]
+fn requests_of_a_batch_of_frames_are_handled_in_the_order_of_the_policy() {
+    // Those of one event, which has to end when the other activity waits.
+    let before = busy_requests_before_a_quiet_one(b"work");
+    assert!(before <= 1, "{before} requests of the other activity came first");
+    // Those between two checks.
+    let before = busy_requests_before_a_quiet_one(b"wait");
+    assert!((1..=4).contains(&before), "{before} requests of the other activity came first");
+}

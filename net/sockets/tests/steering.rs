@@ -1,12 +1,14 @@
 //! Flows that move between the cores of a cell while their connections are in use.
 
 use isola_ebbs::current_core;
-use isola_events::{sleep, spawn_task};
+use isola_events::activity::charge_to;
+use isola_events::{register_activity, sleep, spawn_task};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::steering::{RebalanceError, RebalanceOutcome, buckets_per_core};
 use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen, listen_with, rebalance};
 use isola_platform::CoreIndex;
+use isola_resources::{PROCESSOR, PolicyKind};
 use isola_test_cells::{dial, read_exactly, run_server_and_client};
 use std::cell::RefCell;
 use std::sync::Mutex;
@@ -119,21 +121,27 @@ impl Progress {
     }
 }
 
-/// Runs connections of all kinds over such a link while all flows move between the cores.
-fn rotate_flows(loss: Loss, progress: &'static Progress) {
+/// Runs connections of all kinds over such a link while all flows move between the cores, with a policy for the cores' time
+/// or without one.
+fn rotate_flows(loss: Loss, policy: Option<PolicyKind>, progress: &'static Progress) {
     /// Every core has all flows and none several times.
     const ROUNDS: usize = 12;
     const TALKS: usize = 24;
     let Progress { on, accepted, moved, stayed } = progress;
     let serve = move || async move {
+        PROCESSOR.set_policy(policy);
+        let begin_activity = |name| charge_to(register_activity(name).unwrap());
+        begin_activity("handled");
         let handled = listen_with(MOVING, 64, |_| {
             accepted.fetch_add(1, Ordering::Relaxed);
             Counting::default()
         });
+        begin_activity("hesitating");
         let hesitating = listen_with(HESITATING, 64, |_| {
             accepted.fetch_add(1, Ordering::Relaxed);
             Hesitating::default()
         });
+        begin_activity("streams");
         let streams = listen(STAYING, 64, |stream| {
             accepted.fetch_add(1, Ordering::Relaxed);
             count(stream)
@@ -172,14 +180,20 @@ fn rotate_flows(loss: Loss, progress: &'static Progress) {
 #[test]
 fn no_byte_is_wrong_while_all_flows_move_between_the_cores() {
     static PROGRESS: Progress = Progress::new();
-    rotate_flows(Loss::Never, &PROGRESS);
+    rotate_flows(Loss::Never, None, &PROGRESS);
     assert!(PROGRESS.stayed.load(Ordering::Relaxed) > 0, "no stream was left behind");
 }
 
 #[test]
 fn lost_frames_are_retransmitted_by_the_flows_current_core() {
     static PROGRESS: Progress = Progress::new();
-    rotate_flows(Loss::EveryNth(97), &PROGRESS);
+    rotate_flows(Loss::EveryNth(97), None, &PROGRESS);
+}
+
+#[test]
+fn notices_that_wait_for_their_activities_move_with_the_flows() {
+    static PROGRESS: Progress = Progress::new();
+    rotate_flows(Loss::Never, Some(PolicyKind::Wfq), &PROGRESS);
 }
 
 #[test]

@@ -55,9 +55,19 @@ pub(crate) fn forward_if_moved(received: ReceivedFrame) -> Option<ReceivedFrame>
 fn forward(core: CoreIndex, batch: Vec<ReceivedFrame>, version: u32, arrived_at: u64) {
     let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
     let count = batch.len();
-    if event.try_spawn(move || NETWORK.receive(batch, version, arrived_at)).is_err() {
+    if event.try_spawn(move || receive_forwarded(batch, version, arrived_at)).is_err() {
         count_dropped(Counter::DropCoreBusy, count);
     }
+}
+
+/// Processes frames from another core, or distributes them to their activities.
+fn receive_forwarded(batch: Vec<ReceivedFrame>, version: u32, arrived_at: u64) {
+    if !has_policy() {
+        return NETWORK.receive(batch, version, arrived_at);
+    }
+    let mut here = Distribution::new(version, arrived_at);
+    batch.into_iter().for_each(|received| here.push(received));
+    here.finish();
 }
 
 /// Forwards a batch to each of several cores.
@@ -160,7 +170,7 @@ impl CoreQueue {
         let mut elsewhere: BTreeMap<CoreIndex, Vec<ReceivedFrame>> = BTreeMap::new();
         let mut here = Distribution::new(version, arrived_at);
         let (mut taken, mut bytes) = (0, 0);
-        while taken < BATCH
+        while taken < divided_input::BATCH
             && let Some(received) =
                 self.served.borrow_mut().as_mut().and_then(|served| served.queue.receive())
         {
@@ -174,7 +184,7 @@ impl CoreQueue {
             }
         }
         self.count_received(taken, bytes);
-        if taken < BATCH {
+        if taken < divided_input::BATCH {
             self.empty_at.set(started_at);
         }
         if !elsewhere.is_empty() {
@@ -183,7 +193,7 @@ impl CoreQueue {
         here.finish();
         self.divides_input.set(divided_input::has_waiting());
         self.send_waiting();
-        self.unmask_or_poll(taken, BATCH);
+        self.unmask_or_poll(taken, divided_input::BATCH);
     }
 
     fn count_received(&self, frames: usize, bytes: u64) {
