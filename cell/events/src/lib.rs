@@ -96,4 +96,4 @@ pub use quiescence::defer;
 pub use task::{CancelOnDrop, Task, spawn_task, spawn_task_for, spawn_task_on, start_task, yield_now};
 pub use timer::{Alarm, TIMERS, Timers, now, sleep, sleep_until, timeout};
 pub use vcore_runner::{give_notice, halted_cores, present_cores, wake_all};
-pub use yielding::{must_yield, yield_if_needed};
+pub use yielding::{has_arrivals, must_yield, yield_if_needed};

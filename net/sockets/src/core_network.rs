@@ -9,6 +9,7 @@ use crate::activity_rules::{self, Attributed, attribute};
 use crate::attribution::{Attribution, activity_of, owner_of};
 use crate::connection::Connection;
 use crate::device;
+use crate::divided_events::something_arrives;
 use crate::drops::count_dropped;
 use crate::interface::{self, InitialState};
 use crate::latency::Latency;
@@ -424,7 +425,7 @@ impl CoreNetwork {
         self.attribution.next_stage();
         let has_policy = has_policy();
         while let Some((event, owner)) = self.next_event() {
-            if has_policy && self.may_have_events() {
+            if has_policy && (self.may_have_events() || something_arrives()) {
                 return self.divide_events((event, owner));
             }
             self.attribution.charge(owner);

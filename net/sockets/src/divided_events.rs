@@ -3,7 +3,8 @@
 //! Frames of several activities can be processed before the events that result are handled, and a request costs more to
 //! handle than to receive. So with a policy, several events are divided among their activities: an event of the loop
 //! handles those of each ([`divided_input`](crate::divided_input)), in the order of the policy. Events of one activity are
-//! handled at once, until other work of the core comes first.
+//! handled at once, until other work of the core comes first. If other activities wait for the core, and something has
+//! arrived while a frame was processed, which may be for one of these, what the stack reports about the frame waits, too.
 //!
 //! Only notices of data and of datagrams wait. They can be repeated, and their data stays in the stack. All others are
 //! handled at once: they are rare, and the ids of a connection that the stack has ended can soon be those of another one.
@@ -12,11 +13,17 @@ use crate::attribution::activity_of;
 use crate::core_network::CoreNetwork;
 use crate::divided_input::{Notice, add_notice};
 use alloc::collections::VecDeque;
-use isola_events::must_yield;
+use isola_events::processor::has_competition;
+use isola_events::{has_arrivals, must_yield};
 use isola_net_stack::{self as stack, Owner};
 
 /// The notices of one activity that are handled between two checks for other work.
 const PER_CHECK: usize = 4;
+
+/// Returns whether something has arrived, on a core for which other events wait.
+pub(crate) fn something_arrives() -> bool {
+    has_competition() && has_arrivals()
+}
 
 impl CoreNetwork {
     /// Handles these events and all further ones of the stack, or divides them among their activities.
@@ -50,7 +57,9 @@ impl CoreNetwork {
         let Some((_, owner)) = notices.front().copied() else { return };
         let mut handled = 0;
         if notices.iter().all(|(_, other)| *other == owner) {
-            while let Some((notice, _)) = notices.pop_front() {
+            while !something_arrives()
+                && let Some((notice, _)) = notices.pop_front()
+            {
                 self.attribution.charge(owner);
                 self.handle_notice(notice);
                 self.attribution.next_piece();

@@ -186,7 +186,7 @@ impl EventLoop {
     /// Returns whether the running event should end soon: see [`must_yield`](crate::yielding::must_yield).
     #[inline]
     pub(crate) fn must_yield(&self) -> bool {
-        if platform().has_interrupts() || self.has_loop_work() || self.next.get().is_some() {
+        if self.has_arrivals() || self.next.get().is_some() {
             return true;
         }
         let now = cycles();
@@ -195,6 +195,12 @@ impl EventLoop {
         spent >= slice_cycles
             || now >= self.timers.next()
             || self.queue.borrow_mut().must_wait(spent, granularity_cycles, now)
+    }
+
+    /// Returns whether an interrupt is pending, or the loop has other work apart from events and alarms.
+    #[inline]
+    pub(crate) fn has_arrivals(&self) -> bool {
+        platform().has_interrupts() || self.has_loop_work()
     }
 
     /// Returns whether the loop has work apart from events, interrupts and alarms, or another vcore waits for its turn.
