@@ -110,7 +110,7 @@ mod tests {
             "supervisor/src/cells/tests/ends.rs",
             "supervisor/src/fake.rs",
             "supervisor/fake/src/death.rs",
-            "supervisor/core/tests/untrusted_policy.rs",
+            "supervisor/core/tests/untrusted_policy/links.rs",
         ] {
             let more: Vec<_> = both.iter().cloned().chain([(uncounted.into(), 500)]).collect();
             assert_eq!(judge(&more).failures.len(), 0, "{uncounted}");
