@@ -4,8 +4,10 @@ use isola_tests::isola::{Isola, is_alive};
 use isola_tests::kv::{Connection, Load};
 use isola_tests::namespace::{self, QUEUES, SHARED, Tap};
 use isola_tests::{images, perfetto, ports, wait};
+use serde_json::Value;
 use std::fs;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::thread;
 use std::time::Duration;
 
 /// Returns an unused port of the host, as an argument that publishes the port `cell`, and its address.
@@ -52,6 +54,63 @@ fn the_key_value_server_serves_as_a_process_until_it_is_interrupted() {
     let ended = run.wait().ended_with(0);
     assert_eq!(ended.out, "kv: TCP port 11211, 3 cores, 32 MiB for items\n");
     assert!(TcpListener::bind(address).is_ok(), "the port is free again");
+}
+
+/// Returns the fields of `tenant` in a list of activities.
+fn tenant(activities: &Value) -> &Value {
+    let all = activities.as_array().expect("a list of activities");
+    all.iter().find(|activity| activity["name"] == "tenant").expect("the tenant is there")
+}
+
+/// A hard budget bounds the items of a tenant, and its frames are dropped if that does not suffice.
+#[test]
+fn budgets_of_memory_hold_and_are_shown() {
+    const MIB: u64 = 1 << 20;
+    let isola = Isola::new();
+    let (port, address) = free_port("11211");
+    let run = isola.spawn(&["run", "--hosted", "--memory", "64M", "-p", &port, "kv"]);
+    // It listens.
+    drop(Connection::establish(address));
+    isola.run(&["grid", "rule", "add", "kv", "--port", "11211", "--activity", "tenant"]).ok();
+    let set = ["grid", "set", "kv", "memory", "--activity", "tenant"];
+    isola
+        .run(&[&set[..], &["--soft", "9M", "--hard", "8M"]].concat())
+        .failed(1, "above the hard one of 8 MiB");
+    let mut connection = Connection::establish(address);
+    let memory = || tenant(&isola.json(&["grid", "show", "kv"])["memory"]).clone();
+    let dropped = || isola.json(&["inspect", "kv"])["counters"]["drop_activity_memory"].as_u64();
+    // A request that does not fit waits until the budget does.
+    isola.run(&[&set[..], &["--hard", "256K"]].concat()).ok();
+    assert_eq!(dropped(), Some(0));
+    thread::scope(|scope| {
+        let stored = scope.spawn(|| connection.set("large", &[8; 900_000]));
+        wait::until_true("frames are dropped", || dropped() > Some(0));
+        assert!(!stored.is_finished());
+        isola.run(&[&set[..], &["--hard", "none"]].concat()).ok();
+        stored.join().unwrap().unwrap();
+    });
+    assert_eq!(connection.get("large").unwrap().map(|value| value.len()), Some(900_000));
+    assert!(memory()["hard_bytes"].is_null());
+
+    isola.run(&[&set[..], &["--soft", "4M", "--hard", "8M"]].concat()).ok();
+    for number in 0..320 {
+        connection.set(&format!("item-{number}"), &[7; 64 << 10]).unwrap();
+    }
+    let shown = wait::until("the tenant has lost what was above its budget", || {
+        let shown = memory();
+        (shown["charged_bytes"].as_u64() <= Some(8 * MIB)).then_some(shown)
+    });
+    assert_eq!((&shown["soft_bytes"], &shown["hard_bytes"]), (&(4 * MIB).into(), &(8 * MIB).into()));
+    assert!(shown["charged_bytes"].as_u64() > Some(2 * MIB), "{shown}");
+    assert!(shown["reclaimed_bytes"].as_u64() > Some(8 * MIB), "{shown}");
+    assert!(connection.get("item-319").unwrap().is_some(), "it was used last");
+    assert_eq!(connection.get("item-0").unwrap(), None, "it was evicted");
+    let listed = isola.json(&["grid", "activities", "kv"])["activities"].clone();
+    assert_eq!(tenant(&listed)["memory"]["hard_bytes"], 8 * MIB, "{listed}");
+    let text = isola.run(&["grid", "show", "kv", "--table"]).ok();
+    assert!(text.contains("soft 4 MiB, hard 8 MiB"), "{text}");
+    run.signal("INT");
+    run.wait().ended_with(0);
 }
 
 #[test]
