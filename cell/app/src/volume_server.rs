@@ -15,7 +15,7 @@ use isola_ebbs::platform;
 use isola_platform::block::VolumePort;
 use isola_resources::DISK;
 use isola_volume_service::partitions::{self, Partition, PartitionError};
-use isola_volume_service::server::{ServedDevice, serve};
+use isola_volume_service::server::{MOST_IN_DISK, ServedDevice, serve};
 
 /// The reason why a cell cannot serve its volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,8 @@ pub async fn serve_volumes() -> Result<Vec<String>, ServeError> {
     }
     let mut names = Vec::new();
     for VolumePort { mount: VolumeMount { path, access, .. }, port } in ports {
-        let settings = BlockSettings { resource: Some(DISK), ..BlockSettings::default() };
+        let settings =
+            BlockSettings { resource: Some(DISK), depth: MOST_IN_DISK, ..BlockSettings::default() };
         let device = BlockDevice::start(port, settings).map_err(|_| failed(&path))?;
         adopt(&device);
         let table = partitions::read(&device).await;

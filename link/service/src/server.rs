@@ -29,6 +29,11 @@ use isola_virtio_device::{DeviceQueue, DriverFault, DriverMemory, QueuePlace};
 /// The most requests of a client in execution, each of at most [`MOST_BYTES`]: 1 MiB a client.
 pub const MOST_IN_FLIGHT: usize = 16;
 
+/// The most requests in the disk while there is a policy of its resource. With [`MOST_IN_FLIGHT`] requests of each client,
+/// those of a client with half of the disk wait for the policy's decision, even if each client has few. The disk's own
+/// order divides requests that it has already.
+pub const MOST_IN_DISK: u16 = 8;
+
 /// The most bytes of a request.
 pub const MOST_BYTES: usize = 64 << 10;
 
