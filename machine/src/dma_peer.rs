@@ -4,8 +4,8 @@
 //! [`SharedMemory::buffer`]). A [`PeerMemory`] reads and writes the block by device address, as a device would: at any
 //! time, and never outside of the block, whatever addresses the driver has written into its rings.
 //!
-//! No reference into the block ever exists: every access, on either side, is a volatile read or write of a byte or an
-//! aligned word. So one side can corrupt the other's data, but cannot cause undefined behaviour.
+//! No reference into the block ever exists: every access, on either side, is a volatile read or write of an aligned word, or
+//! a copy by a function in assembly. So one side can corrupt the other's data, but cannot cause undefined behaviour.
 //!
 //! [`SharedMemory::over`] takes memory that another cell maps, as a device of a service cell does: then that cell has the
 //! device's side, and [`PeerMemory`] is not used.
@@ -13,6 +13,7 @@
 //! Not here: the rules for use of the bytes, and the format of the rings, which driver and device define.
 
 use crate::dma::{Access, DmaBuffer, DmaRegion, device_piece};
+use crate::memory_functions::isola_memcpy;
 use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
 use alloc::sync::Arc;
 use core::alloc::Layout;
@@ -292,39 +293,20 @@ impl PeerMemory {
     }
 }
 
-/// Copies from memory that the other side may write at the same time. `base` is within a live block for the length of
-/// `into`: the callers in this file got it from [`Block::piece`] for that length.
+/// Copies from memory that the other side may write at the same time: each byte of `into` is one that the memory had. `base`
+/// is within a live block for the length of `into`: the callers in this file got it from [`Block::piece`] for that length.
+///
+/// The function that copies is in assembly, so the compiler assumes nothing of the memory: in particular not that a second
+/// read returns the same.
 fn read_bytes(base: NonNull<u8>, into: &mut [u8]) {
-    let mut done = 0;
-    if base.cast::<u64>().is_aligned() {
-        let (words, _) = into.as_chunks_mut::<8>();
-        for (index, bytes) in words.iter_mut().enumerate() {
-            // SAFETY: see above; the word is aligned, as the first one is.
-            *bytes = unsafe { base.cast::<u64>().add(index).read_volatile() }.to_ne_bytes();
-        }
-        done = 8 * words.len();
-    }
-    for (index, byte) in into.iter_mut().enumerate().skip(done) {
-        // SAFETY: see above.
-        *byte = unsafe { base.add(index).read_volatile() };
-    }
+    // SAFETY: see above; no reference into the block exists, so `into` is elsewhere.
+    unsafe { isola_memcpy(into.as_mut_ptr(), base.as_ptr(), into.len()) };
 }
 
 /// Copies to memory that the other side may read at the same time, as [`read_bytes`].
 fn write_bytes(base: NonNull<u8>, from: &[u8]) {
-    let mut done = 0;
-    if base.cast::<u64>().is_aligned() {
-        let (words, _) = from.as_chunks::<8>();
-        for (index, bytes) in words.iter().enumerate() {
-            // SAFETY: see `read_bytes`.
-            unsafe { base.cast::<u64>().add(index).write_volatile(u64::from_ne_bytes(*bytes)) };
-        }
-        done = 8 * words.len();
-    }
-    for (index, byte) in from.iter().enumerate().skip(done) {
-        // SAFETY: see `read_bytes`.
-        unsafe { base.add(index).write_volatile(*byte) };
-    }
+    // SAFETY: see `read_bytes`.
+    unsafe { isola_memcpy(base.as_ptr(), from.as_ptr(), from.len()) };
 }
 
 #[cfg(test)]

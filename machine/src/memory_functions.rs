@@ -13,7 +13,7 @@ use core::arch::naked_asm;
 /// As C's `memcpy`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
-unsafe extern "sysv64" fn isola_memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8 {
+pub(crate) unsafe extern "sysv64" fn isola_memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8 {
     naked_asm!(
         "mov rax, rdi",
         "cmp rdx, 16",

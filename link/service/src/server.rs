@@ -46,6 +46,9 @@ const SEGMENTS: u32 = 16;
 /// The requests that are begun before other events run.
 const BATCH: usize = 16;
 
+/// The length of the buffers that are kept for a client's later requests, as many as are in execution at a time.
+const KEPT_LEN: usize = 4096;
+
 /// How long a client may take for each step before its first request.
 const STEP_LIMIT: Duration = Duration::from_secs(5);
 
@@ -165,6 +168,7 @@ async fn serve_client(volume: Rc<Volume>, channel: Channel) {
         queue: RefCell::new(queue),
         bell: channel.bell(),
         in_flight: Cell::new(0),
+        buffers: RefCell::default(),
         server: Cell::new(None),
     });
     let woken = Rc::downgrade(&client);
@@ -210,6 +214,8 @@ struct Client {
     queue: RefCell<DeviceQueue<WritableMemory>>,
     bell: Bell,
     in_flight: Cell<usize>,
+    /// Buffers of earlier requests of this client, of [`KEPT_LEN`] bytes.
+    buffers: RefCell<Vec<IoBufMut>>,
     /// Wakes the task of the client.
     server: Cell<Option<Waker>>,
 }
@@ -277,12 +283,13 @@ impl Client {
             BlockOperation::Refused(status) => return status,
             // Checked against the number of sectors, so that the sum is within the device.
             BlockOperation::Read(sector) => {
-                match device.read(first + sector, Vec::from([buffer(request.data_len)])).await {
-                    Ok(mut buffers) => {
+                match device.read(first + sector, Vec::from([self.take_buffer(request.data_len)])).await {
+                    Ok(buffers) => {
                         let mut from = 0;
-                        for buffer in &mut buffers {
-                            request.copy_out(self.queue.borrow().memory(), from, buffer.data_mut());
+                        for buffer in buffers {
+                            request.copy_out(self.queue.borrow().memory(), from, &buffer);
                             from += buffer.len();
+                            self.keep_buffer(buffer);
                         }
                         Ok(())
                     }
@@ -290,13 +297,29 @@ impl Client {
                 }
             }
             BlockOperation::Write(sector) => {
-                let mut data = buffer(request.data_len);
+                let mut data = self.take_buffer(request.data_len);
                 request.copy_in(self.queue.borrow().memory(), 0, data.data_mut());
                 device.write(first + sector, data.freeze().into()).await.map(|_| ())
             }
             BlockOperation::Flush => device.flush().await.map(|_| ()),
         };
         if result.is_ok() { BlockStatus::Ok } else { BlockStatus::IoError }
+    }
+
+    /// Returns a buffer of that length for a request, which fills it before it is read.
+    fn take_buffer(&self, len: usize) -> IoBufMut {
+        let kept = if len == KEPT_LEN { self.buffers.borrow_mut().pop() } else { None };
+        kept.unwrap_or_else(|| {
+            let mut buffer = IoBufMut::with_room(0, len);
+            buffer.extend();
+            buffer
+        })
+    }
+
+    fn keep_buffer(&self, buffer: IoBufMut) {
+        if buffer.len() == KEPT_LEN {
+            self.buffers.borrow_mut().push(buffer);
+        }
     }
 
     fn finish(&self, request: &BlockRequest, status: BlockStatus) {
@@ -323,13 +346,6 @@ impl Client {
         })
         .await;
     }
-}
-
-/// Returns a buffer of that length.
-fn buffer(len: usize) -> IoBufMut {
-    let mut buffer = IoBufMut::with_room(0, len);
-    buffer.extend();
-    buffer
 }
 
 const _: () = assert!(MOST_BYTES.is_multiple_of(SECTOR_LEN));

@@ -109,20 +109,27 @@ impl<M: Deref<Target = [AtomicU64]>> DriverMemory<M> {
         self.change(offset / WORD, offset % WORD, &value.to_le_bytes());
     }
 
+    /// Writes the 32-bit word at an offset that is a multiple of 4, after all earlier writes.
+    #[inline]
+    pub(crate) fn write_u32(&self, offset: usize, value: u32) {
+        self.change(offset / WORD, offset % WORD, &value.to_le_bytes());
+    }
+
     /// Reads a word at an offset that is a multiple of 8.
     #[inline]
     pub(crate) fn load(&self, index: usize) -> u64 {
         self.words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// Changes the bytes from `skip` on in a word, after all earlier writes.
+    /// Changes the bytes from `skip` on in a word, after all earlier writes. They must end within it.
+    #[inline]
     fn change(&self, index: usize, skip: usize, bytes: &[u8]) {
         let Some(word) = self.words.get(index) else { return };
-        let mut mask = [0_u8; WORD];
-        let mut value = [0_u8; WORD];
-        let places = mask.iter_mut().zip(&mut value).skip(skip);
-        places.zip(bytes).for_each(|((mask, value), byte)| (*mask, *value) = (0xff, *byte));
-        let (mask, value) = (u64::from_le_bytes(mask), u64::from_le_bytes(value));
+        let (mask, value) = bytes
+            .iter()
+            .rev()
+            .fold((0, 0), |(mask, value), byte| (mask << 8 | 0xff, value << 8 | u64::from(*byte)));
+        let (mask, value): (u64, u64) = (mask << (8 * skip), value << (8 * skip));
         // Never refused: the function always returns a word.
         let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, |old| Some(old & !mask | value));
     }

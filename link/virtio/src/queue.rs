@@ -266,8 +266,9 @@ impl<M: Deref<Target = [AtomicU64]>> DeviceQueue<M> {
     /// Returns a chain to the driver, of which the device has written `written` bytes.
     pub fn give_back(&mut self, head: u16, written: u32) {
         let slot = usize::from(self.returned & (self.size - 1));
-        let entry = u64::from(head) | u64::from(written) << 32;
-        self.memory.write(self.used + 4 + 8 * slot, &entry.to_le_bytes());
+        let entry = self.used + 4 + 8 * slot;
+        self.memory.write_u32(entry, head.into());
+        self.memory.write_u32(entry + 4, written);
         self.returned = self.returned.wrapping_add(1);
         // Ordered after the entry, and after the contents of the buffer.
         self.memory.write_u16(self.used + 2, self.returned);

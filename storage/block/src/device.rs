@@ -335,11 +335,13 @@ impl Shared {
         }
         let bytes = parts::cost_of(&request);
         let mut in_device = self.in_device.borrow_mut();
+        // If others are in the device, the alarm is that of the oldest, or has just rung and is about to be set for it.
+        let must_set_alarm = in_device.is_empty() && !self.time_limit.is_set();
         let entry = in_device.vacant_entry();
         let rejected = match self.queue.borrow_mut().submit(request, entry.key() as u64) {
             Ok(()) => {
                 let at = now();
-                if !self.time_limit.is_set() {
+                if must_set_alarm {
                     self.time_limit.set(Some(at + self.settings.time_limit));
                 }
                 entry.insert(Submitted { operation, bytes, at });
@@ -450,7 +452,8 @@ impl Shared {
 
     /// Returns whether a request in the device exceeds the time limit. Sets the alarm for the oldest otherwise.
     fn exceeds_time_limit(&self) -> bool {
-        if self.failure.get().is_some() {
+        if self.failure.get().is_some() || self.time_limit.is_set() {
+            // The alarm is never later than the oldest request's limit.
             return false;
         }
         let oldest = self.in_device.borrow().iter().map(|(_, submitted)| submitted.at).min();
@@ -459,9 +462,7 @@ impl Shared {
         if now() >= deadline {
             return true;
         }
-        if !self.time_limit.is_set() {
-            self.time_limit.set(Some(deadline));
-        }
+        self.time_limit.set(Some(deadline));
         false
     }
 

@@ -21,6 +21,10 @@ pub(crate) fn of_read(
     if into.is_empty() || into.iter().any(|buffer| buffer.is_empty() || buffer.len() % block_len != 0) {
         return Err(BlockRefusal::Misaligned);
     }
+    let len: usize = into.iter().map(|buffer| buffer.len()).sum();
+    if len <= limits.data_len as usize && into.len() <= usize::from(limits.pieces) {
+        return Ok(Vec::from([BlockRequest::Read { sector, into }]));
+    }
     let (mut requests, mut part, mut part_len) = (Vec::new(), Vec::new(), 0);
     for buffer in into {
         let pieces = part.len() + 1;

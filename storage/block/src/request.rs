@@ -3,7 +3,7 @@
 use crate::device::BlockDevice;
 use crate::error::BlockError;
 use crate::parts::sector_of;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -33,9 +33,38 @@ pub(crate) struct Operation {
     pub generation: Generation,
     parts_left: Cell<usize>,
     error: Cell<Option<BlockError>>,
-    /// The filled buffers, by first sector.
-    filled: RefCell<BTreeMap<u64, Vec<IoBufMut>>>,
+    filled: RefCell<Filled>,
     waker: RefCell<Option<Waker>>,
+}
+
+/// The filled buffers of a read's parts, with their first sectors.
+#[derive(Default)]
+struct Filled {
+    /// The part that was completed first, usually the only one.
+    first: Option<(u64, Vec<IoBufMut>)>,
+    others: Vec<(u64, Vec<IoBufMut>)>,
+}
+
+impl Filled {
+    fn add(&mut self, sector: u64, buffers: Vec<IoBufMut>) {
+        match &self.first {
+            None => self.first = Some((sector, buffers)),
+            Some(_) => self.others.push((sector, buffers)),
+        }
+    }
+
+    /// Returns the buffers of all parts in the order of their sectors.
+    fn into_buffers(self) -> Vec<IoBufMut> {
+        let Self { first, others: mut parts } = self;
+        match first {
+            Some((_, buffers)) if parts.is_empty() => buffers,
+            first => {
+                parts.extend(first);
+                parts.sort_unstable_by_key(|(sector, _)| *sector);
+                parts.into_iter().flat_map(|(_, buffers)| buffers).collect()
+            }
+        }
+    }
 }
 
 /// A part of an operation on its way to the device.
@@ -66,7 +95,7 @@ impl Operation {
         match (outcome, request) {
             (Err(error), _) => self.error.set(self.error.get().or(Some(error))),
             (Ok(()), Some(BlockRequest::Read { sector, into })) => {
-                self.filled.borrow_mut().insert(sector, into);
+                self.filled.borrow_mut().add(sector, into);
             }
             (Ok(()), _) => {}
         }
@@ -96,8 +125,10 @@ impl Future for Request {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        // Registered first, as a part may complete at its submission.
-        this.operation.waker.replace(Some(context.waker().clone()));
+        if this.operation.parts_left.get() > 0 {
+            // Registered first, as a part may complete at its submission.
+            this.operation.waker.replace(Some(context.waker().clone()));
+        }
         while let Some(request) = this.parts.pop_front() {
             if !this.device.has_room(this.operation.activity) {
                 this.parts.push_front(request);
@@ -111,7 +142,7 @@ impl Future for Request {
         }
         Poll::Ready(match this.operation.error.get() {
             Some(error) => Err(error),
-            None => Ok(this.operation.filled.take().into_values().flatten().collect()),
+            None => Ok(this.operation.filled.take().into_buffers()),
         })
     }
 }
