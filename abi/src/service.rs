@@ -105,7 +105,8 @@ impl fmt::Display for ServiceRefusal {
                 crate::VERSION
             ),
             Self::InUse => f.write_str(
-                "another cell uses the volume: it has one writer or many readers; mount it with `:ro` in all of them",
+                "another cell uses it: mount a folder with `:ro`, since one cell can write it; a volume in all cells, since \
+                 a writer excludes readers",
             ),
             Self::ReadOnly => {
                 f.write_str("the service cell has the volume for reading: mount it with `:ro`")

@@ -27,6 +27,10 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// How long the first connection may take: the service cell may start after its clients.
 const FIRST_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long a client waits for a device that another cell uses: the former incarnation of its own cell may have requests
+/// in the disk.
+const IN_USE_LIMIT: Duration = Duration::from_secs(5);
+
 /// How long the service may take for an answer before its first request.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
@@ -84,14 +88,23 @@ impl ConnectError {
 /// Opens a channel to a service, on the cell's first core. Returns it with the device that the service offers.
 ///
 /// # Errors
-/// A [`ConnectError`], for a temporary reason after half a minute.
+/// A [`ConnectError`], for a temporary reason after half a minute, and after five seconds if another cell uses the device.
 pub async fn introduce(volume: &ServedVolume) -> Result<(Channel, DeviceOffer), ConnectError> {
     let deadline = now() + FIRST_LIMIT;
+    let mut in_use_until = None;
     loop {
-        match introduce_once(volume).await {
-            Err(error) if error.is_temporary() && now() < deadline => sleep(PAUSE).await,
+        let error = match introduce_once(volume).await {
+            Err(error) if error.is_temporary() => error,
             result => return result,
+        };
+        let until = match error {
+            ConnectError::Refused(_) => *in_use_until.get_or_insert_with(|| now() + IN_USE_LIMIT),
+            _ => deadline,
+        };
+        if now() >= until {
+            return Err(error);
         }
+        sleep(PAUSE).await;
     }
 }
 

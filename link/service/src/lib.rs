@@ -3,7 +3,8 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`server`] | serves block devices: admission, one activity a volume, requests |
+//! | [`admission`] | clients of a served device: the first message, one writer, one activity by the device's name |
+//! | [`server`] | serves block devices: requests |
 //! | [`client`] | connects to a served volume, and connects again when the service cell was restarted |
 //! | [`partitions`] | the partitions of a disk: one disk, many volumes |
 //! | [`network`] | networks of service cells: one network device, many cells |
@@ -29,6 +30,7 @@
 
 extern crate alloc;
 
+pub mod admission;
 pub mod client;
 pub mod network;
 pub mod partitions;

@@ -1,9 +1,9 @@
 //! The server of volumes.
 //!
-//! Each volume has a listener, and an activity by its name: its clients' work is charged to that, and the policy of the
-//! disk orders their requests by it. A volume has one client that writes, or any number that read. A client's requests in
-//! execution are bounded ([`MOST_IN_FLIGHT`]); others wait in the client's own memory.
+//! The policy of the disk orders requests by the activity of their volume. A volume has one client that writes, or any number
+//! that read ([`crate::admission`]). A client's requests in execution are bounded ([`MOST_IN_FLIGHT`]); others wait in the client's own memory.
 
+use crate::admission::{STEP_LIMIT, Sharing, Users, serve_clients};
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,14 +11,12 @@ use core::cell::{Cell, RefCell};
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::{Poll, Waker};
-use core::time::Duration;
 use isola_abi::id::ActivityId;
-use isola_abi::service::{DeviceOffer, DriverSetup, Hello, Reply, ServiceRefusal, decode, encode};
+use isola_abi::service::{DeviceOffer, DriverSetup, Reply, decode, encode};
 use isola_abi::volume::VolumeAccess;
-use isola_activities::INFRASTRUCTURE;
 use isola_block::BlockDevice;
-use isola_channels::{Bell, Channel, ChannelError, Listener, WritableMemory, listen};
-use isola_events::{register_activity, spawn_task_for, timeout, yield_now};
+use isola_channels::{Bell, Channel, ChannelError, WritableMemory};
+use isola_events::{spawn_task_for, timeout};
 use isola_iobuf::IoBufMut;
 use isola_platform::block::WriteCache;
 use isola_virtio_device::block::{
@@ -49,9 +47,6 @@ const BATCH: usize = 16;
 /// The length of the buffers that are kept for a client's later requests, as many as are in execution at a time.
 const KEPT_LEN: usize = 4096;
 
-/// How long a client may take for each step before its first request.
-const STEP_LIMIT: Duration = Duration::from_secs(5);
-
 /// A volume of this cell that it serves: a part of a block device.
 pub struct ServedDevice {
     /// Its name, by which clients open it.
@@ -66,43 +61,11 @@ pub struct ServedDevice {
     pub access: VolumeAccess,
 }
 
-/// A volume, and its users.
-struct Volume {
-    served: ServedDevice,
-    activity: ActivityId,
-    writers: Cell<usize>,
-    readers: Cell<usize>,
-}
-
-/// The right of a client to use a volume, until it is dropped.
-struct Lease {
-    volume: Rc<Volume>,
-    access: VolumeAccess,
-}
-
-impl Volume {
-    /// Gives a client the right to use the volume.
-    fn admit(self: &Rc<Self>, hello: Option<Hello>) -> Result<Lease, ServiceRefusal> {
-        let Hello { version, access } = hello.ok_or(ServiceRefusal::Malformed)?;
-        if version != isola_abi::VERSION {
-            return Err(ServiceRefusal::Version(isola_abi::VERSION));
-        }
-        let (writers, readers) = (self.writers.get(), self.readers.get());
-        match access {
-            VolumeAccess::ReadWrite if self.served.access == VolumeAccess::ReadOnly => {
-                return Err(ServiceRefusal::ReadOnly);
-            }
-            VolumeAccess::ReadWrite if writers + readers == 0 => self.writers.set(1),
-            VolumeAccess::ReadOnly if writers == 0 => self.readers.set(readers + 1),
-            _ => return Err(ServiceRefusal::InUse),
-        }
-        Ok(Lease { volume: self.clone(), access })
-    }
-
+impl ServedDevice {
     fn settings(&self, access: VolumeAccess) -> BlockSettings {
-        let limits = self.served.device.limits();
+        let limits = self.device.limits();
         BlockSettings {
-            sectors: self.served.sectors,
+            sectors: self.sectors,
             block_len: limits.block_len,
             physical_block_len: limits.physical_block_len,
             most_bytes: MOST_BYTES,
@@ -112,58 +75,29 @@ impl Volume {
     }
 }
 
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let users = match self.access {
-            VolumeAccess::ReadWrite => &self.volume.writers,
-            VolumeAccess::ReadOnly => &self.volume.readers,
-        };
-        users.set(users.get().saturating_sub(1));
-    }
-}
-
 /// Serves a volume to the cells that this one accepts, on the first core, until the cell ends.
 ///
 /// # Errors
 /// A [`ChannelError`], if the volume's name cannot be that of a service, or is taken.
 pub fn serve(served: ServedDevice) -> Result<(), ChannelError> {
-    let listener = listen(&served.name)?;
-    // Without memory for an activity, the work is for the cell's infrastructure.
-    let activity = register_activity(&served.name).unwrap_or(INFRASTRUCTURE);
-    let volume = Rc::new(Volume { served, activity, writers: Cell::new(0), readers: Cell::new(0) });
-    spawn_task_for(activity, accept_all(volume, listener)).detach();
-    Ok(())
+    let (users, served) = (Users::new(served.access, Sharing::WriterOrReaders), Rc::new(served));
+    let name = served.name.clone();
+    serve_clients(&name, users, move |activity, channel, access| {
+        serve_client(served.clone(), activity, channel, access)
+    })
 }
 
-async fn accept_all(volume: Rc<Volume>, listener: Listener) {
-    loop {
-        match listener.accept().await {
-            Ok(channel) => {
-                spawn_task_for(volume.activity, serve_client(volume.clone(), channel)).detach();
-            }
-            // The opener has ended, or there is no memory: other events may free some.
-            Err(_) => yield_now().await,
-        }
-    }
-}
-
-async fn serve_client(volume: Rc<Volume>, channel: Channel) {
-    // A client that says nothing has no lease, and its link ends.
-    let Ok(Ok(hello)) = timeout(STEP_LIMIT, channel.read()).await else { return };
-    let lease = match volume.admit(decode(&hello)) {
-        Ok(lease) => lease,
-        Err(refusal) => {
-            let answer = encode(&Reply::Refused(refusal));
-            let _ = timeout(STEP_LIMIT, channel.write(&answer)).await;
-            // The client closes the channel when it has read the answer, which would be lost otherwise.
-            let _ = timeout(STEP_LIMIT, channel.closed()).await;
-            return;
-        }
-    };
-    let settings = volume.settings(lease.access);
+async fn serve_client(
+    served: Rc<ServedDevice>,
+    activity: ActivityId,
+    channel: Channel,
+    access: VolumeAccess,
+) {
+    let settings = served.settings(access);
     let Some(queue) = start(&channel, &settings).await else { return };
     let client = Rc::new(Client {
-        volume,
+        served,
+        activity,
         settings,
         queue: RefCell::new(queue),
         bell: channel.bell(),
@@ -176,7 +110,6 @@ async fn serve_client(volume: Rc<Volume>, channel: Channel) {
     client.serve(&channel).await;
     // The disk may still write for this client: the next one begins afterwards.
     client.finished().await;
-    drop(lease);
 }
 
 /// Offers the device to a client, and returns its queue once the client has started its driver.
@@ -209,7 +142,8 @@ async fn start(channel: &Channel, settings: &BlockSettings) -> Option<DeviceQueu
 
 /// A client of a volume.
 struct Client {
-    volume: Rc<Volume>,
+    served: Rc<ServedDevice>,
+    activity: ActivityId,
     settings: BlockSettings,
     queue: RefCell<DeviceQueue<WritableMemory>>,
     bell: Bell,
@@ -270,7 +204,7 @@ impl Client {
     fn begin(self: &Rc<Self>, request: BlockRequest) {
         self.in_flight.set(self.in_flight.get() + 1);
         let client = self.clone();
-        spawn_task_for(self.volume.activity, async move {
+        spawn_task_for(self.activity, async move {
             let status = client.execute(&request).await;
             client.finish(&request, status);
         })
@@ -278,7 +212,7 @@ impl Client {
     }
 
     async fn execute(&self, request: &BlockRequest) -> BlockStatus {
-        let ServedDevice { device, first, .. } = &self.volume.served;
+        let ServedDevice { device, first, .. } = &*self.served;
         let result = match request.operation {
             BlockOperation::Refused(status) => return status,
             // Checked against the number of sectors, so that the sum is within the device.

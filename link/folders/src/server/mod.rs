@@ -1,7 +1,7 @@
 //! The server of folders.
 //!
-//! Each folder has a listener, and an activity by its name: its clients' work is charged to that, and the policies of the
-//! resources `files` and `disk` divide the volume by it. A folder has one client that writes, and any number that read.
+//! The policies of the resources `files` and `disk` divide the volume by the activities of the folders. A folder has one
+//! client that writes, and any number that read (`isola_volume_service::admission`).
 //! A client has one request in execution; others wait in the client's own memory.
 
 mod session;
@@ -14,23 +14,18 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::cell::Cell;
 use core::future::{Future, poll_fn};
 use core::ops::Deref;
 use core::pin::pin;
 use core::sync::atomic::AtomicU64;
 use core::task::Poll;
-use core::time::Duration;
-use isola_abi::id::ActivityId;
-use isola_abi::service::{
-    DeviceOffer, DriverSetup, Hello, QueueSetup, Reply, ServiceRefusal, decode, encode,
-};
+use isola_abi::service::{DeviceOffer, DriverSetup, QueueSetup, Reply, decode, encode};
 use isola_abi::volume::VolumeAccess;
-use isola_activities::INFRASTRUCTURE;
-use isola_channels::{Channel, ChannelError, Listener, WritableMemory, listen};
-use isola_events::{register_activity, spawn_task_for, timeout, yield_now};
+use isola_channels::{Channel, ChannelError, WritableMemory};
+use isola_events::{timeout, yield_now};
 use isola_virtio_device::queue::{EVENT_INDEX, INDIRECT_DESCRIPTORS, VERSION_1};
 use isola_virtio_device::{Chain, DeviceQueue, DriverFault, DriverMemory, QueuePlace};
+use isola_volume_service::admission::{STEP_LIMIT, Sharing, Users, serve_clients};
 
 /// The features that the device offers.
 pub const FEATURES: u64 = VERSION_1 | EVENT_INDEX | INDIRECT_DESCRIPTORS;
@@ -40,9 +35,6 @@ const QUEUE_SIZE: u16 = 64;
 
 /// The length of the tag in the device's configuration.
 const TAG_LEN: usize = 36;
-
-/// How long a client may take for each step before its first request.
-const STEP_LIMIT: Duration = Duration::from_secs(5);
 
 /// The requests that are executed before other events run.
 const BATCH: usize = 16;
@@ -57,87 +49,20 @@ pub struct ServedFolder {
     pub access: VolumeAccess,
 }
 
-/// A folder, and its user for writing.
-struct Shared {
-    served: ServedFolder,
-    activity: ActivityId,
-    has_writer: Cell<bool>,
-}
-
-/// The right of a client to use a folder, until it is dropped.
-struct Lease {
-    shared: Rc<Shared>,
-    access: VolumeAccess,
-}
-
-impl Shared {
-    /// Gives a client the right to use the folder.
-    fn admit(self: &Rc<Self>, hello: Option<Hello>) -> Result<Lease, ServiceRefusal> {
-        let Hello { version, access } = hello.ok_or(ServiceRefusal::Malformed)?;
-        if version != isola_abi::VERSION {
-            return Err(ServiceRefusal::Version(isola_abi::VERSION));
-        }
-        if access == VolumeAccess::ReadWrite {
-            if self.served.access == VolumeAccess::ReadOnly {
-                return Err(ServiceRefusal::ReadOnly);
-            }
-            if self.has_writer.replace(true) {
-                return Err(ServiceRefusal::InUse);
-            }
-        }
-        Ok(Lease { shared: self.clone(), access })
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if self.access == VolumeAccess::ReadWrite {
-            self.shared.has_writer.set(false);
-        }
-    }
-}
-
 /// Serves a folder to the cells that this one accepts, on the first core, until the cell ends.
 ///
 /// # Errors
 /// A [`ChannelError`], if the folder's name cannot be that of a service, or is taken.
 pub fn serve(served: ServedFolder) -> Result<(), ChannelError> {
-    let listener = listen(&served.name)?;
-    // Without memory for an activity, the work is for the cell's infrastructure.
-    let activity = register_activity(&served.name).unwrap_or(INFRASTRUCTURE);
-    let shared = Rc::new(Shared { served, activity, has_writer: Cell::new(false) });
-    spawn_task_for(activity, accept_all(shared, listener)).detach();
-    Ok(())
+    let (users, served) = (Users::new(served.access, Sharing::WriterAndReaders), Rc::new(served));
+    let name = served.name.clone();
+    serve_clients(&name, users, move |_, channel, access| serve_client(served.clone(), channel, access))
 }
 
-async fn accept_all(shared: Rc<Shared>, listener: Listener) {
-    loop {
-        match listener.accept().await {
-            Ok(channel) => {
-                spawn_task_for(shared.activity, serve_client(shared.clone(), channel)).detach();
-            }
-            // The opener has ended, or there is no memory: other events may free some.
-            Err(_) => yield_now().await,
-        }
-    }
-}
-
-async fn serve_client(shared: Rc<Shared>, channel: Channel) {
-    // A client that says nothing has no lease, and its link ends.
-    let Ok(Ok(hello)) = timeout(STEP_LIMIT, channel.read()).await else { return };
-    let lease = match shared.admit(decode(&hello)) {
-        Ok(lease) => lease,
-        Err(refusal) => {
-            let answer = encode(&Reply::Refused(refusal));
-            let _ = timeout(STEP_LIMIT, channel.write(&answer)).await;
-            // The client closes the channel when it has read the answer, which would be lost otherwise.
-            let _ = timeout(STEP_LIMIT, channel.closed()).await;
-            return;
-        }
-    };
-    let name = shared.served.name.as_bytes();
+async fn serve_client(served: Rc<ServedFolder>, channel: Channel, access: VolumeAccess) {
+    let name = served.name.as_bytes();
     let Ok(Some(queues)) = timeout(STEP_LIMIT, start(&channel, name)).await else { return };
-    let mut session = Session::new(shared.served.folder.clone(), lease.access);
+    let mut session = Session::new(served.folder.clone(), access);
     serve_queues(&ChannelLink::new(channel), queues, &mut session).await;
 }
 
