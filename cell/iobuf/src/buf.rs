@@ -1,5 +1,6 @@
 //! A contiguous buffer: [`IoBufMut`] owns it, [`IoBuf`] is a shared view of it.
 
+use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::{Deref, Range};
@@ -165,12 +166,13 @@ pub struct IoBufMut {
     end: u32,
 }
 
-/// Returns zeroed memory. Up to a page of zeros is copied: that takes half of the instructions of an iterator, which
-/// ends byte by byte.
+/// Returns zeroed memory. Up to a page of zeros is copied from the image, and more of them from new zeroed memory: an
+/// iterator would write byte by byte.
 fn zeros(len: usize) -> UniqueArc<[u8]> {
     static ZEROS: [u8; 4096] = [0; 4096];
-    let copied = ZEROS.get(..len).and_then(|zeros| Arc::try_unique(Arc::from(zeros)).ok());
-    copied.unwrap_or_else(|| core::iter::repeat_n(0, len).collect())
+    let zeros = ZEROS.get(..len).map_or_else(|| Arc::from(vec![0; len]), Arc::from);
+    // The only reference was made just now.
+    Arc::try_unique(zeros).unwrap_or_else(|_| core::iter::repeat_n(0, len).collect())
 }
 
 impl IoBufMut {

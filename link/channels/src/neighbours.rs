@@ -3,11 +3,12 @@
 //!
 //! The supervisor finds a neighbour by the hardware address of its device, and names the address of each side to the
 //! other ([`NeighbourLink::mac`]). A packet of the link is a frame behind 1 to 8 bytes of padding, the first of which is
-//! their number; so the data of a frame begins at a word of the ring.
+//! their number; so the data of a frame begins at a word of the ring, which aligns both copies.
 
 use crate::ChannelError;
 use crate::channel::{Listener, listen_for, open_link};
 use crate::runtime::{OpenLink, RingSizes, runtime};
+use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use core::iter;
 use core::task::Waker;
@@ -40,6 +41,45 @@ pub enum FrameSent {
     Yes,
     /// There is no room at present.
     NoRoom,
+}
+
+/// The shortest frame, in bytes, whose buffer is used again.
+const LONG_BYTES: usize = 4096;
+
+/// The most buffers that are stored to be used again: as many of the longest frames as a receive window has.
+const MOST_BUFFERS: usize = 4;
+
+/// The buffers of the latest long frames. One without other views is used again: new memory is zeroed, which takes half as
+/// long as to copy the frame.
+#[derive(Debug, Default)]
+pub struct FrameBuffers {
+    /// The oldest first.
+    latest: VecDeque<IoBuf>,
+}
+
+impl FrameBuffers {
+    /// Returns an empty buffer for a frame of `len` bytes.
+    fn take(&mut self, len: usize) -> IoBufMut {
+        let oldest = if len >= LONG_BYTES { self.latest.pop_front() } else { None };
+        match oldest.map(IoBuf::try_into_mut) {
+            Some(Ok(mut buffer)) if buffer.storage_len() >= len => {
+                buffer.reset(0);
+                buffer
+            }
+            Some(Err(used)) if self.latest.len() + 1 < MOST_BUFFERS => {
+                self.latest.push_front(used);
+                IoBufMut::with_room(0, len)
+            }
+            _ => IoBufMut::with_room(0, len),
+        }
+    }
+
+    /// Stores a view of the buffer of a frame.
+    fn store(&mut self, frame: &IoBuf) {
+        if frame.storage_len() >= LONG_BYTES {
+            self.latest.push_back(frame.clone());
+        }
+    }
 }
 
 /// A link to a neighbour. It is closed when it is dropped.
@@ -117,13 +157,13 @@ impl NeighbourLink {
         }
     }
 
-    /// Receives the next frame, if there is one.
+    /// Receives the next frame, if there is one, in one of `buffers`.
     ///
     /// # Errors
     /// [`LinkEnded`].
-    pub fn receive(&self) -> Result<Option<IoBuf>, LinkEnded> {
+    pub fn receive(&self, buffers: &mut FrameBuffers) -> Result<Option<IoBuf>, LinkEnded> {
         self.check_open()?;
-        receive_frame(&mut self.link.rings.borrow_mut())
+        receive_frame(&mut self.link.rings.borrow_mut(), buffers)
     }
 
     /// Gives the neighbour the room of the received frames. Wakes `waker` when there is a frame or the link has ended,
@@ -171,11 +211,14 @@ where
     ring.send_parts(count + frame.len(), iter::once(padding).chain(frame.pieces()))
 }
 
-/// Receives a frame from a ring.
+/// Receives a frame from a ring, in one of `buffers`.
 ///
 /// # Errors
 /// [`LinkEnded`] if the peer violates the protocol.
-pub fn receive_frame<O, P>(ring: &mut Ring<O, P>) -> Result<Option<IoBuf>, LinkEnded>
+pub fn receive_frame<O, P>(
+    ring: &mut Ring<O, P>,
+    buffers: &mut FrameBuffers,
+) -> Result<Option<IoBuf>, LinkEnded>
 where
     O: core::ops::Deref<Target = [core::sync::atomic::AtomicU64]>,
     P: core::ops::Deref<Target = [core::sync::atomic::AtomicU64]>,
@@ -185,7 +228,7 @@ where
     if len > MOST_PADDING + MOST_BYTES {
         return Err(LinkEnded);
     }
-    let mut buffer = IoBufMut::with_room(0, len);
+    let mut buffer = buffers.take(len);
     if let Some(bytes) = buffer.append(len) {
         ring.take(packet, bytes);
     }
@@ -194,5 +237,7 @@ where
         return Err(LinkEnded);
     }
     buffer.advance(padding);
-    Ok(Some(buffer.freeze()))
+    let frame = buffer.freeze();
+    buffers.store(&frame);
+    Ok(Some(frame))
 }

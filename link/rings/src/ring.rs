@@ -3,9 +3,7 @@
 use crate::half::{Half, NEVER, Word};
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::{LINE_BYTES, LINE_WORDS};
-use alloc::vec::Vec;
 use core::fmt;
-use core::iter;
 use core::ops::Deref;
 
 /// The most bytes of a packet that is one line.
@@ -152,14 +150,6 @@ where
         self.trust == Trust::Broken
     }
 
-    /// Sends a packet, and returns whether to notify the peer.
-    ///
-    /// # Errors
-    /// A [`SendError`]; nothing was sent.
-    pub fn send(&mut self, packet: &[u8]) -> Result<MustNotify, SendError> {
-        self.send_parts(packet.len(), iter::once(packet))
-    }
-
     /// Sends a packet of one line, and returns whether to notify the peer.
     ///
     /// # Errors
@@ -194,22 +184,6 @@ where
     pub fn must_notify(&self, posted: Posted) -> MustNotify {
         let wake_at = self.peer.load(Word::WakeAt, Ordering::Relaxed);
         if posted.before <= wake_at && wake_at < posted.after { MustNotify::Yes } else { MustNotify::No }
-    }
-
-    /// Receives the next packet into `packet`, replacing its contents. Returns whether there was one.
-    ///
-    /// # Errors
-    /// [`Broken`].
-    pub fn receive(&mut self, packet: &mut Vec<u8>) -> Result<bool, Broken> {
-        let Some(incoming) = self.incoming().inspect_err(|_| packet.clear())? else {
-            packet.clear();
-            return Ok(false);
-        };
-        let len = incoming.len_bytes();
-        packet.reserve_exact(len.saturating_sub(packet.len()));
-        packet.resize(len, 0);
-        self.take(incoming, packet);
-        Ok(true)
     }
 
     /// Receives the next packet, if it is one line.
@@ -370,8 +344,10 @@ const fn header_of(index: u64, len: u32) -> u64 {
     index << 32 | len as u64
 }
 
+#[cfg(not(loom))]
 mod parts;
 
+#[cfg(not(loom))]
 pub use parts::IncomingPacket;
 
 #[cfg(all(test, not(loom)))]

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::net::IpAddr;
 use core::task::Waker;
-use isola_channels::neighbours::{self, FrameSent, LinkEnded, NeighbourLink};
+use isola_channels::neighbours::{self, FrameBuffers, FrameSent, LinkEnded, NeighbourLink};
 use isola_ebbs::{Ebb, Representative};
 use isola_events::{now, sleep, spawn, spawn_task};
 use isola_iobuf::{Frame, IoBuf, IoBufMut};
@@ -116,8 +116,8 @@ impl FrameLink for PolledLink {
         self.link.send(frame)
     }
 
-    fn receive(&self) -> Result<Option<IoBuf>, LinkEnded> {
-        self.link.receive()
+    fn receive(&self, buffers: &mut FrameBuffers) -> Result<Option<IoBuf>, LinkEnded> {
+        self.link.receive(buffers)
     }
 
     fn release(&self) {

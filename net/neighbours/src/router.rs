@@ -12,7 +12,7 @@ use crate::headers::{Headers, headers_of};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use isola_channels::neighbours::{FrameSent, LinkEnded};
+use isola_channels::neighbours::{FrameBuffers, FrameSent, LinkEnded};
 use isola_iobuf::{Frame, IoBuf, IoBufMut};
 use isola_platform::Instant;
 
@@ -57,11 +57,11 @@ pub trait FrameLink {
     /// [`LinkEnded`].
     fn send(&self, frame: &Frame) -> Result<FrameSent, LinkEnded>;
 
-    /// Receives the next frame, if there is one.
+    /// Receives the next frame, if there is one, in one of `buffers`.
     ///
     /// # Errors
     /// [`LinkEnded`].
-    fn receive(&self) -> Result<Option<IoBuf>, LinkEnded>;
+    fn receive(&self, buffers: &mut FrameBuffers) -> Result<Option<IoBuf>, LinkEnded>;
 
     /// Gives the neighbour the room of the received frames.
     fn release(&self);
@@ -128,6 +128,8 @@ pub struct Router<L> {
     turn: usize,
     /// The headers of sent frames, to be used again.
     heads: Vec<IoBufMut>,
+    /// The buffers of received frames, to be used again.
+    buffers: FrameBuffers,
 }
 
 /// The outcome of [`Router::send`].
@@ -141,8 +143,15 @@ pub enum Routed {
 
 impl<L: FrameLink> Router<L> {
     /// Returns the router of the cell with this hardware address, without links.
-    pub const fn new(own: [u8; 6]) -> Self {
-        Self { own, linked: Vec::new(), asked: VecDeque::new(), turn: 0, heads: Vec::new() }
+    pub fn new(own: [u8; 6]) -> Self {
+        Self {
+            own,
+            linked: Vec::new(),
+            asked: VecDeque::new(),
+            turn: 0,
+            heads: Vec::new(),
+            buffers: FrameBuffers::default(),
+        }
     }
 
     /// Sends a frame over the link to its destination, if there is one.
@@ -232,7 +241,7 @@ impl<L: FrameLink> Router<L> {
                 self.turn = 0;
             }
             let index = self.turn;
-            match self.linked.get(index)?.link.receive() {
+            match self.linked.get(index)?.link.receive(&mut self.buffers) {
                 Ok(Some(frame)) => {
                     self.turn += 1;
                     if frame.len() >= LONG_BYTES {
@@ -321,6 +330,9 @@ impl<L: FrameLink> Router<L> {
             self.asked.pop_front();
         }
         self.asked.push_back(Asked { mac, at: around.now(), refused_at });
+        if self.linked.is_empty() {
+            self.buffers = FrameBuffers::default();
+        }
         self.publish(around);
     }
 

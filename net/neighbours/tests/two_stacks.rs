@@ -1,7 +1,7 @@
 //! Two protocol stacks with a device and a link: what crosses which, the end of a link at every step, and hostile
 //! neighbours.
 
-use isola_channels::neighbours::{FrameSent, HALF_WORDS, LinkEnded, receive_frame, send_frame};
+use isola_channels::neighbours::{FrameBuffers, FrameSent, HALF_WORDS, LinkEnded, receive_frame, send_frame};
 use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut};
 use isola_link_rings::{Half, Ring, SendError};
 use isola_neighbours::{
@@ -59,11 +59,11 @@ impl FrameLink for FakeLink {
         }
     }
 
-    fn receive(&self) -> Result<Option<IoBuf>, LinkEnded> {
+    fn receive(&self, buffers: &mut FrameBuffers) -> Result<Option<IoBuf>, LinkEnded> {
         if !self.line.is_open.get() {
             return Err(LinkEnded);
         }
-        receive_frame(&mut self.rings.borrow_mut())
+        receive_frame(&mut self.rings.borrow_mut(), buffers)
     }
 
     fn release(&self) {
@@ -459,6 +459,34 @@ fn a_violation_of_the_protocol_ends_the_link() {
 }
 
 #[test]
+fn the_buffer_of_a_long_frame_is_used_again_after_its_last_view() {
+    let (mut host, theirs) = victim();
+    let mut receive = |number: u8| {
+        let mut long = frame(host_mac(1).0, host_mac(2).0, host_ip(2).into(), 6);
+        long.payload = Chain::from(IoBuf::from(vec![number; 6000 - usize::from(number)]));
+        assert_eq!(theirs.send(&long), Ok(FrameSent::Yes));
+        let mut received = None;
+        let cost = allocation_counter::measure(|| received = host.router.receive(&host.around));
+        assert!(host.router.receive(&host.around).is_none(), "gives the room back");
+        (received.expect("a frame"), cost.bytes_total)
+    };
+    let mut random = fastrand::Rng::with_seed(19);
+    let mut held: Vec<(u8, IoBuf)> = Vec::new();
+    for number in 0..200 {
+        held.push((number, receive(number).0));
+        if held.len() > random.usize(1..7) {
+            held.swap_remove(random.usize(..held.len()));
+        }
+        for (number, frame) in &held {
+            assert!(frame[54..].iter().all(|byte| byte == number), "a view of {number} has changed");
+        }
+    }
+    drop(held);
+    receive(200);
+    assert!((201..=255).all(|number| receive(number).1 < 4096));
+}
+
+#[test]
 fn a_flood_of_unacceptable_frames_lets_other_events_run() {
     let (mut host, theirs) = victim();
     let (own, other) = (host_mac(1).0, host_mac(3).0);
@@ -482,7 +510,7 @@ fn a_neighbour_that_does_not_read_delays_nobody() {
     let dropped = host.around.dropped.take().len();
     let mut received = 0;
     loop {
-        while let Ok(Some(_)) = theirs.receive() {
+        while let Ok(Some(_)) = theirs.receive(&mut FrameBuffers::default()) {
             received += 1;
         }
         theirs.release();

@@ -31,6 +31,8 @@ const UNSAFE_PLACES: &[&str] = &[
     "cell/fibers",
     "cell/memory",
     "cell/rcu",
+    // Copies between shared words and bytes.
+    "link/rings/src/bytes.rs",
     // Code of programs in ring 3, not of a cell.
     "linux/vdso/image",
     // An application that the compiler must reject for its unsafe code.

@@ -1,10 +1,14 @@
-//! Packets of several parts, and packets received into memory of the caller: one copy each way.
+//! Packets of any length: one copy each way. Not in the models, which check messages: loom's words are not memory.
 
 use super::{Broken, MustNotify, Ring, SendError, fence_posts, header_of, lines_of};
-use crate::half::Half;
+use crate::LINE_BYTES;
 use crate::sync::{AtomicU64, Ordering};
-use crate::{LINE_BYTES, LINE_WORDS};
+use alloc::vec::Vec;
+use core::iter;
 use core::ops::Deref;
+
+/// The bytes of a packet's header.
+const HEADER_BYTES: u64 = 8;
 
 /// The next packet of the peer, whose bytes were not taken yet.
 #[derive(Debug)]
@@ -28,8 +32,15 @@ where
     O: Deref<Target = [AtomicU64]>,
     P: Deref<Target = [AtomicU64]>,
 {
-    /// Sends a packet that consists of `parts`, `len` bytes in all, and returns whether to notify the peer. A part at a
-    /// multiple of 8 bytes is copied faster.
+    /// Sends a packet, and returns whether to notify the peer.
+    ///
+    /// # Errors
+    /// A [`SendError`]; nothing was sent.
+    pub fn send(&mut self, packet: &[u8]) -> Result<MustNotify, SendError> {
+        self.send_parts(packet.len(), iter::once(packet))
+    }
+
+    /// Sends a packet that consists of `parts`, `len` bytes in all, and returns whether to notify the peer.
     ///
     /// # Errors
     /// A [`SendError`]; nothing was sent.
@@ -44,19 +55,40 @@ where
         }
         let lines = lines_of(len);
         self.reserve(lines)?;
-        let mut writer = Writer { half: &self.own, line: self.head, word: 0, held: 0, held_bytes: 0 };
-        writer.put_word(header_of(self.head, len as u32));
-        let mut left = len;
-        for part in parts {
-            let part = part.get(..left).unwrap_or(part);
-            left -= part.len();
-            writer.put(part);
+        if let [header, words @ ..] = self.own.line(self.head) {
+            header.store(header_of(self.head, len as u32), Ordering::Relaxed);
+            // The receiver of a message reads whole words.
+            if let Some(last) = words.get(len / 8) {
+                last.store(0, Ordering::Relaxed);
+            }
         }
-        writer.finish();
+        let mut at = first_byte(self.head);
+        let end = at + len as u64;
+        for part in parts {
+            let part = part.get(..(end - at) as usize).unwrap_or(part);
+            self.own.store_bytes(at, part);
+            at += part.len() as u64;
+        }
         self.head += lines;
         let posted = self.publish();
         fence_posts();
         Ok(self.must_notify(posted))
+    }
+
+    /// Receives the next packet into `packet`, replacing its contents. Returns whether there was one.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn receive(&mut self, packet: &mut Vec<u8>) -> Result<bool, Broken> {
+        let Some(incoming) = self.incoming().inspect_err(|_| packet.clear())? else {
+            packet.clear();
+            return Ok(false);
+        };
+        let len = incoming.len_bytes();
+        packet.reserve_exact(len.saturating_sub(packet.len()));
+        packet.resize(len, 0);
+        self.take(incoming, packet);
+        Ok(true)
     }
 
     /// Returns the next packet of the peer. To be [taken](Self::take) before the next call.
@@ -76,110 +108,13 @@ where
             return;
         }
         let len = bytes.len().min(len as usize);
-        let bytes = bytes.get_mut(..len).unwrap_or_default();
-        let (first, rest) = bytes.split_at_mut(bytes.len().min(super::MESSAGE_BYTES));
-        copy_words(self.peer.line(at).get(1..).unwrap_or_default(), first);
-        let (whole, last) = rest.as_chunks_mut::<LINE_BYTES>();
-        let mut index = at + 1;
-        for to in whole {
-            if let Some(line) = self.peer.line(index).first_chunk::<LINE_WORDS>() {
-                for (to, word) in to.as_chunks_mut::<8>().0.iter_mut().zip(line) {
-                    *to = word.load(Ordering::Relaxed).to_le_bytes();
-                }
-            }
-            index += 1;
-        }
-        copy_words(self.peer.line(index), last);
+        self.peer.load_bytes(first_byte(at), bytes.get_mut(..len).unwrap_or_default());
         self.tail += lines;
     }
 }
 
-/// Copies words to bytes, of which there are not more.
+/// Returns the index of the first byte behind the header in the line with that index.
 #[inline]
-fn copy_words(words: &[AtomicU64], bytes: &mut [u8]) {
-    let (whole, rest) = bytes.as_chunks_mut::<8>();
-    let mut words = words.iter();
-    for (to, word) in whole.iter_mut().zip(words.by_ref()) {
-        *to = word.load(Ordering::Relaxed).to_le_bytes();
-    }
-    if !rest.is_empty()
-        && let Some(word) = words.next()
-    {
-        let value = word.load(Ordering::Relaxed).to_le_bytes();
-        rest.iter_mut().zip(value).for_each(|(to, from)| *to = from);
-    }
-}
-
-/// Writes bytes to the words of consecutive lines.
-struct Writer<'h, M> {
-    half: &'h Half<M>,
-    line: u64,
-    /// The next word of the line.
-    word: usize,
-    /// Bytes for which the next word has room, in its lowest places.
-    held: u64,
-    held_bytes: u32,
-}
-
-impl<M: Deref<Target = [AtomicU64]>> Writer<'_, M> {
-    #[inline]
-    fn put_word(&mut self, value: u64) {
-        if let Some(word) = self.half.line(self.line).get(self.word) {
-            word.store(value, Ordering::Relaxed);
-        }
-        self.word += 1;
-        if self.word == LINE_WORDS {
-            (self.word, self.line) = (0, self.line + 1);
-        }
-    }
-
-    fn put(&mut self, mut bytes: &[u8]) {
-        if self.held_bytes > 0 {
-            return self.put_shifted(bytes);
-        }
-        while self.word != 0
-            && let Some((word, rest)) = bytes.split_first_chunk()
-        {
-            self.put_word(u64::from_le_bytes(*word));
-            bytes = rest;
-        }
-        if self.word == 0 {
-            let (lines, rest) = bytes.as_chunks::<LINE_BYTES>();
-            for from in lines {
-                if let Some(line) = self.half.line(self.line).first_chunk::<LINE_WORDS>() {
-                    for (word, from) in line.iter().zip(from.as_chunks::<8>().0) {
-                        word.store(u64::from_le_bytes(*from), Ordering::Relaxed);
-                    }
-                }
-                self.line += 1;
-            }
-            bytes = rest;
-        }
-        self.put_shifted(bytes);
-    }
-
-    /// Writes bytes that do not begin or end at a word.
-    fn put_shifted(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        let shift = 8 * self.held_bytes;
-        for word in words {
-            let value = u64::from_le_bytes(*word);
-            self.put_word(self.held | value << shift);
-            self.held = if shift == 0 { 0 } else { value >> (64 - shift) };
-        }
-        for byte in rest {
-            self.held |= u64::from(*byte) << (8 * self.held_bytes);
-            self.held_bytes += 1;
-            if self.held_bytes == 8 {
-                self.put_word(self.held);
-                (self.held, self.held_bytes) = (0, 0);
-            }
-        }
-    }
-
-    fn finish(&mut self) {
-        if self.held_bytes > 0 {
-            self.put_word(self.held);
-        }
-    }
+const fn first_byte(line: u64) -> u64 {
+    (line * LINE_BYTES as u64).wrapping_add(HEADER_BYTES)
 }

@@ -1,6 +1,7 @@
 use super::*;
 use alloc::sync::Arc;
 use alloc::vec;
+use alloc::vec::Vec;
 use proptest::prelude::*;
 
 type Memory = Arc<[AtomicU64]>;
