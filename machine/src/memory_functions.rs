@@ -1,11 +1,15 @@
 //! The memory functions that compiled code calls: `memcpy` and its kin, which the link script provides to images under
 //! their usual names. In assembly, as a compiler would turn loops that copy into calls of `memcpy`.
 //!
-//! They move sixteen bytes at a time, in groups of four: on emulated processors many times as fast as `rep movsb`, and
+//! They move sixteen bytes at a time, in groups of four or eight: on emulated processors many times as fast as `rep movsb`, and
 //! on real ones almost as fast at common sizes. Overlapping moves handle the ends of lengths that are no multiple of
 //! sixteen; if source and destination overlap, the bytes that such a move needs are read before any write.
 
 use core::arch::naked_asm;
+
+/// The length from which on memory is copied in groups of eight, with a sixth fewer instructions. A shorter block would gain
+/// less than the test for it costs.
+const LEAST_LONG: usize = 512;
 
 /// Copies memory upwards, so that `memmove` can use it too if the destination is at the lower address.
 ///
@@ -22,6 +26,8 @@ pub(crate) unsafe extern "sysv64" fn isola_memcpy(to: *mut u8, from: *const u8, 
         "lea r11, [rdi + rdx - 16]",
         "sub rdx, 64",
         "jb 3f",
+        "cmp rdx, {least_long} - 64",
+        "jae 20f",
         "2:",
         "movdqu xmm1, [rsi]",
         "movdqu xmm2, [rsi + 16]",
@@ -77,6 +83,33 @@ pub(crate) unsafe extern "sysv64" fn isola_memcpy(to: *mut u8, from: *const u8, 
         "mov [rdi + rdx - 1], r8b",
         "8:",
         "ret",
+        "20:", // a long block, in groups of eight
+        "sub rdx, 64",
+        "21:",
+        "movdqu xmm1, [rsi]",
+        "movdqu xmm2, [rsi + 16]",
+        "movdqu xmm3, [rsi + 32]",
+        "movdqu xmm4, [rsi + 48]",
+        "movdqu xmm5, [rsi + 64]",
+        "movdqu xmm6, [rsi + 80]",
+        "movdqu xmm7, [rsi + 96]",
+        "movdqu xmm8, [rsi + 112]",
+        "movdqu [rdi], xmm1",
+        "movdqu [rdi + 16], xmm2",
+        "movdqu [rdi + 32], xmm3",
+        "movdqu [rdi + 48], xmm4",
+        "movdqu [rdi + 64], xmm5",
+        "movdqu [rdi + 80], xmm6",
+        "movdqu [rdi + 96], xmm7",
+        "movdqu [rdi + 112], xmm8",
+        "sub rsi, -128", // shorter than an addition of 128
+        "sub rdi, -128",
+        "add rdx, -128",
+        "jc 21b",
+        "add rdx, 64", // the remaining length, without a group of four
+        "jns 2b",
+        "jmp 3b",
+        least_long = const LEAST_LONG,
     )
 }
 
@@ -301,6 +334,22 @@ mod tests {
                 // SAFETY: as above, and an upward copy is right for these.
                 unsafe { isola_memcpy(base.add(to), base.add(from), len) };
                 assert_eq!(bytes, expected, "{len} bytes upwards from {from} to {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn copies_of_long_blocks_are_exact() {
+        let numbered = || -> Vec<u8> { (0..3000_u32).map(|index| (index * 7 + index / 251) as u8).collect() };
+        for len in LEAST_LONG - 70..LEAST_LONG + 300 {
+            for to in [0, 1, 500, 899, 936, 999, 1000, 1001, 1064, 1900] {
+                let mut expected = numbered();
+                expected.copy_within(1000..1000 + len, to);
+                let mut bytes = numbered();
+                let base = bytes.as_mut_ptr();
+                // SAFETY: 1,900 + 812 bytes are within 3,000.
+                unsafe { isola_memmove(base.add(to), base.add(1000), len) };
+                assert_eq!(bytes, expected, "{len} bytes to {to}");
             }
         }
     }
