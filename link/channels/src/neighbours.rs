@@ -166,6 +166,12 @@ impl NeighbourLink {
         receive_frame(&mut self.link.rings.borrow_mut(), buffers)
     }
 
+    /// Returns whether there is a frame to receive, or the link has ended.
+    #[inline]
+    pub fn may_have_frame(&self) -> bool {
+        self.check_open().is_err() || self.link.rings.borrow_mut().has_packet() != Ok(false)
+    }
+
     /// Gives the neighbour the room of the received frames. Wakes `waker` when there is a frame or the link has ended,
     /// unless that is so already. Returns whether it is.
     pub fn await_frame(&self, waker: &Waker) -> bool {

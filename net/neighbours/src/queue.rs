@@ -120,6 +120,10 @@ impl FrameLink for PolledLink {
         self.link.receive(buffers)
     }
 
+    fn may_have_frame(&self) -> bool {
+        self.link.may_have_frame()
+    }
+
     fn release(&self) {
         self.link.release();
     }
@@ -267,6 +271,10 @@ impl NetworkQueue for LinkedQueue {
             ReceiveSource::Device => self.receive_from_device().or_else(|| self.receive_from_links()),
             ReceiveSource::Links => self.receive_from_links().or_else(|| self.receive_from_device()),
         }
+    }
+
+    fn may_have_received(&self) -> bool {
+        self.device.may_have_received() || LINKS.with(|router| router.may_have_received()).unwrap_or_default()
     }
 
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {

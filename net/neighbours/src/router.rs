@@ -63,6 +63,9 @@ pub trait FrameLink {
     /// [`LinkEnded`].
     fn receive(&self, buffers: &mut FrameBuffers) -> Result<Option<IoBuf>, LinkEnded>;
 
+    /// Returns whether there is a frame to receive, or the link has ended.
+    fn may_have_frame(&self) -> bool;
+
     /// Gives the neighbour the room of the received frames.
     fn release(&self);
 
@@ -262,6 +265,12 @@ impl<L: FrameLink> Router<L> {
         }
         self.release();
         None
+    }
+
+    /// Returns whether [`Self::receive`] may return a frame.
+    #[inline]
+    pub fn may_have_received(&self) -> bool {
+        self.linked.iter().any(|linked| linked.link.may_have_frame())
     }
 
     /// Requests that the core polls when there is something to receive, or room for a frame that waits. Returns whether

@@ -66,6 +66,10 @@ impl FrameLink for FakeLink {
         receive_frame(&mut self.rings.borrow_mut(), buffers)
     }
 
+    fn may_have_frame(&self) -> bool {
+        !self.line.is_open.get() || self.rings.borrow_mut().has_packet() != Ok(false)
+    }
+
     fn release(&self) {
         let _ = self.rings.borrow_mut().release();
     }
@@ -552,11 +556,14 @@ fn a_refusal_holds_until_a_cell_starts_or_ends() {
 #[test]
 fn the_core_may_halt_while_no_neighbour_has_sent() {
     let (mut host, theirs) = victim();
-    assert!(!host.router.await_frames(&host.around));
+    assert!(!host.router.await_frames(&host.around) && !host.router.may_have_received());
     assert_eq!(theirs.send(&frame(host_mac(1).0, host_mac(2).0, host_ip(2).into(), 6)), Ok(FrameSent::Yes));
-    assert!(host.router.await_frames(&host.around));
-    assert!(host.router.receive(&host.around).is_some() && host.router.receive(&host.around).is_none());
+    assert!(host.router.await_frames(&host.around) && host.router.may_have_received());
+    assert!(host.router.receive(&host.around).is_some() && !host.router.may_have_received());
+    assert!(host.router.receive(&host.around).is_none());
     assert!(!host.router.await_frames(&host.around));
+    theirs.line.is_open.set(false);
+    assert!(host.router.may_have_received(), "the end of the link");
 }
 
 #[test]

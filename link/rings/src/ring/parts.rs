@@ -64,11 +64,11 @@ where
         }
         let mut at = first_byte(self.head);
         let end = at + len as u64;
-        for part in parts {
+        parts.for_each(|part| {
             let part = part.get(..(end - at) as usize).unwrap_or(part);
             self.own.store_bytes(at, part);
             at += part.len() as u64;
-        }
+        });
         self.head += lines;
         let posted = self.publish();
         fence_posts();
