@@ -1,7 +1,5 @@
 //! The layout of a half.
 
-#[cfg(not(loom))]
-use crate::bytes::{load_bytes, store_bytes};
 use crate::sync::{AtomicU64, Ordering};
 use core::fmt;
 use core::ops::Deref;
@@ -111,34 +109,13 @@ impl<M: Deref<Target = [AtomicU64]>> Half<M> {
         self.words.get(first..first + LINE_WORDS).unwrap_or_default()
     }
 
-    /// Copies bytes to the entries from the byte with that index on; at most as many as the entries have.
+    /// Returns the entries, and the offset in them of the byte with that index, counted since the ring began.
     #[cfg(not(loom))]
     #[inline]
-    pub(crate) fn store_bytes(&self, index: u64, bytes: &[u8]) {
-        let (entries, offset, first) = self.entries_from(index, bytes.len());
-        let (first, rest) = bytes.split_at(first);
-        store_bytes(entries, offset, first);
-        store_bytes(entries, 0, rest);
-    }
-
-    /// Copies the entries' bytes from the one with that index on; at most as many as the entries have.
-    #[cfg(not(loom))]
-    #[inline]
-    pub(crate) fn load_bytes(&self, index: u64, bytes: &mut [u8]) {
-        let (entries, offset, first) = self.entries_from(index, bytes.len());
-        let (first, rest) = bytes.split_at_mut(first);
-        load_bytes(entries, offset, first);
-        load_bytes(entries, 0, rest);
-    }
-
-    /// Returns the entries, the offset of the byte with that index, and how many of `len` bytes are before their end.
-    #[cfg(not(loom))]
-    #[inline]
-    fn entries_from(&self, index: u64, len: usize) -> (&[AtomicU64], usize, usize) {
-        let first_word = HEADER_LINES * LINE_WORDS;
+    pub(crate) fn entries_at(&self, index: u64) -> (&[AtomicU64], usize) {
+        let first = HEADER_LINES * LINE_WORDS;
         let count = self.capacity() as usize * LINE_WORDS;
-        let entries = self.words.get(first_word..first_word + count).unwrap_or_default();
-        let offset = (index as usize) & (count * size_of::<u64>() - 1);
-        (entries, offset, len.min(count * size_of::<u64>() - offset))
+        let entries = self.words.get(first..first + count).unwrap_or_default();
+        (entries, index as usize & (count * size_of::<u64>() - 1))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Broken, MustNotify, Ring, SendError, fence_posts, header_of, lines_of};
 use crate::LINE_BYTES;
+use crate::bytes::{load_bytes, store_bytes};
 use crate::sync::{AtomicU64, Ordering};
 use alloc::vec::Vec;
 use core::iter;
@@ -62,12 +63,19 @@ where
                 last.store(0, Ordering::Relaxed);
             }
         }
-        let mut at = first_byte(self.head);
-        let end = at + len as u64;
+        let (entries, mut offset) = self.own.entries_at(first_byte(self.head));
+        let mut left = len;
         parts.for_each(|part| {
-            let part = part.get(..(end - at) as usize).unwrap_or(part);
-            self.own.store_bytes(at, part);
-            at += part.len() as u64;
+            let part = part.get(..left).unwrap_or(part);
+            left -= part.len();
+            let before_end = part.len().min(size_of_val(entries) - offset);
+            let (first, rest) = part.split_at(before_end);
+            store_bytes(entries, offset, first);
+            offset += before_end;
+            if !rest.is_empty() {
+                store_bytes(entries, 0, rest);
+                offset = rest.len();
+            }
         });
         self.head += lines;
         let posted = self.publish();
@@ -108,7 +116,11 @@ where
             return;
         }
         let len = bytes.len().min(len as usize);
-        self.peer.load_bytes(first_byte(at), bytes.get_mut(..len).unwrap_or_default());
+        let bytes = bytes.get_mut(..len).unwrap_or_default();
+        let (entries, offset) = self.peer.entries_at(first_byte(at));
+        let (first, rest) = bytes.split_at_mut(len.min(size_of_val(entries) - offset));
+        load_bytes(entries, offset, first);
+        load_bytes(entries, 0, rest);
         self.tail += lines;
     }
 }
