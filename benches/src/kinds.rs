@@ -404,9 +404,11 @@ kinds! {
     Link: "link-wake", "instructions", None, [Asked Aim::Value(2000.0)],
         "message of 56 bytes to a halted core of another cell, until its task has it";
     Link: "link-pipe", "instructions", Pipe, [Asked Aim::Value(1500.0)],
-        "64 bytes to a task of another cell and back, both halted meanwhile; Linux: by pipes to a process, on one core";
+        "64 bytes to a task of another cell, halted meanwhile, and back to one that polls; Linux: by pipes to a process, on one core";
     Link: "link-socket", "instructions", UnixSocket, [Asked Aim::Value(1500.0)],
         "the same; Linux: by a pair of unix sockets";
+    Link: "link-polled", "instructions", None, [Ours Aim::Value(1500.0)],
+        "64 bytes to a task of another cell and back without pauses: both poll";
     Link: "link-broadcast-8", "instructions", None, [],
         "message of 56 bytes to eight cells, and the answers of all";
     LinuxServers: "servers-memcached", "instructions", Memcached, [Asked Aim::Value(10_000.0)],

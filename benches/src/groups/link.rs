@@ -17,11 +17,12 @@ use isola_abi::management::{CellSpec, NetworkSpec};
 use std::collections::BTreeMap;
 
 /// The operations of the cell that measures, and their figures.
-const OF_CELLS: [(&str, &str); 5] = [
+const OF_CELLS: [(&str, &str); 6] = [
     ("message", "link-message"),
     ("wake", "link-wake"),
     ("trip", "link-pipe"),
     ("trip", "link-socket"),
+    ("polled", "link-polled"),
     ("broadcast", "link-broadcast-8"),
 ];
 

@@ -15,8 +15,10 @@
 //! addition and two comparisons.
 
 use crate::event_loop::EVENTS;
+use core::cell::Cell;
+use core::hint::spin_loop;
 use core::time::Duration;
-use isola_ebbs::platform;
+use isola_ebbs::{cycles, platform};
 use isola_platform::{Clock, Instant};
 
 /// The rates at which a driver switches its mode.
@@ -144,6 +146,81 @@ impl AdaptivePolling {
     }
 }
 
+/// A short poll for what another core writes, before a task waits for that core's interrupt: as long as waits are short. A
+/// poll in vain ends that until a wait was short again, so at most every second wait begins with a poll in vain.
+///
+/// The poll is a part of the task's event, and charged to its activity. It ends as soon as its core has other work.
+#[derive(Debug)]
+pub struct BriefPolling {
+    most_cycles: u64,
+    waits_are_short: Cell<bool>,
+    /// The reading of the cycle counter at the beginning of the wait.
+    since: Cell<u64>,
+}
+
+/// The longest time of a [`BriefPolling`]: some times that of an interrupt to a halted core, up to its task.
+const MOST_BRIEF: Duration = Duration::from_micros(20);
+
+impl Default for BriefPolling {
+    fn default() -> Self {
+        let (clock, zero) = (platform().clock(), Instant::default());
+        Self::of(clock.cycles(zero + MOST_BRIEF) - clock.cycles(zero))
+    }
+}
+
+impl BriefPolling {
+    fn of(most_cycles: u64) -> Self {
+        Self { most_cycles, waits_are_short: Cell::new(false), since: Cell::new(0) }
+    }
+
+    /// Returns whether waits are short, so that a poll is worth its time.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.waits_are_short.get()
+    }
+
+    /// Calls `look` until it returns a value, for a short time.
+    pub fn poll<T>(&self, look: impl FnMut() -> Option<T>) -> Option<T> {
+        self.poll_with(look, cycles, || EVENTS.has_other_work())
+    }
+
+    fn poll_with<T>(
+        &self,
+        mut look: impl FnMut() -> Option<T>,
+        now: impl Fn() -> u64,
+        has_other_work: impl Fn() -> bool,
+    ) -> Option<T> {
+        let began = now();
+        loop {
+            let found = look();
+            if found.is_some() || has_other_work() {
+                return found;
+            }
+            if now().wrapping_sub(began) >= self.most_cycles {
+                self.waits_are_short.set(false);
+                return None;
+            }
+            spin_loop();
+        }
+    }
+
+    /// Notes the beginning of a wait.
+    #[inline]
+    pub fn begin_wait(&self) {
+        self.since.set(EVENTS.accounting.last_check());
+    }
+
+    /// Notes the end of a wait by that for which the task has waited.
+    #[inline]
+    pub fn end_wait(&self) {
+        self.end_wait_at(EVENTS.accounting.last_check());
+    }
+
+    fn end_wait_at(&self, now: u64) {
+        self.waits_are_short.set(now.wrapping_sub(self.since.get()) < self.most_cycles);
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -252,5 +329,42 @@ mod tests {
     fn a_driver_without_a_polling_threshold_never_polls() {
         let mut polling = polling(u64::MAX, 0);
         assert_eq!(interrupts(&mut polling, 1_000_000_000, 0, 1), None);
+    }
+
+    /// Polls for what never comes, while the clock advances by 1 with each reading. Returns the number of looks.
+    fn poll_in_vain(polling: &BriefPolling, other_work_at: u64) -> u64 {
+        if !polling.waits_are_short.get() {
+            return 0;
+        }
+        let (looks, now) = (Cell::new(0), Cell::new(0));
+        let look = || -> Option<()> {
+            looks.set(looks.get() + 1);
+            None
+        };
+        polling.poll_with(look, || now.replace(now.get() + 1), || looks.get() >= other_work_at);
+        looks.get()
+    }
+
+    #[test]
+    fn a_short_wait_lets_the_next_poll_until_one_is_in_vain() {
+        let polling = BriefPolling::of(100);
+        assert_eq!(poll_in_vain(&polling, u64::MAX), 0, "nothing is known yet");
+        for (waited, looks) in [(99, 100), (100, 0), (u64::MAX, 0), (0, 100)] {
+            polling.end_wait_at(waited);
+            assert_eq!(poll_in_vain(&polling, u64::MAX), looks, "a wait of {waited}");
+            assert_eq!(poll_in_vain(&polling, u64::MAX), 0, "one in vain is the last");
+        }
+    }
+
+    #[test]
+    fn a_poll_ends_for_other_work_and_is_not_in_vain_then() {
+        let polling = BriefPolling::of(100);
+        polling.end_wait_at(1);
+        for _ in 0..3 {
+            assert_eq!(poll_in_vain(&polling, 7), 7);
+        }
+        let found = polling.poll_with(|| Some(5), || 0, || true);
+        assert_eq!(found, Some(5), "it looks before it ends");
+        assert!(polling.waits_are_short.get());
     }
 }

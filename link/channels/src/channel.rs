@@ -2,7 +2,7 @@
 
 use crate::ChannelError;
 use crate::memory::{PeerMemory, SharedMemory};
-use crate::runtime::{LinkSlot, Listening, OpenLink, RingSizes, Runtime, runtime};
+use crate::runtime::{LinkSlot, Listening, OpenLink, RingSizes, Rings, Runtime, runtime};
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use core::task::Poll;
 use isola_abi::id::PhysRange;
 use isola_abi::links::{LinkAccess, LinkDemand, LinkPart, LinkState, ServiceName, service_name};
 use isola_abi::management::MAX_NAME_LEN;
-use isola_events::{spawn_task, yield_now};
+use isola_events::spawn_task;
 use isola_link_rings::{Broken, Message, Posted, SendError, fence_posts};
 
 /// The number of packets after which a reader gives way to other events.
@@ -301,13 +301,7 @@ impl Channel {
     /// # Errors
     /// [`ChannelError::Closed`].
     pub async fn read_into(&self, packet: &mut Vec<u8>) -> Result<(), ChannelError> {
-        self.give_way().await;
-        loop {
-            if self.link.rings.borrow_mut().receive(packet)? {
-                return Ok(());
-            }
-            self.await_packet().await?;
-        }
+        self.next(|rings| Ok(rings.receive(packet)?.then_some(()))).await
     }
 
     /// Receives the next packet, a message of one line.
@@ -315,13 +309,7 @@ impl Channel {
     /// # Errors
     /// [`ChannelError::Closed`], also if the packet is longer: the channel is of no use then.
     pub async fn read_message(&self) -> Result<Message, ChannelError> {
-        self.give_way().await;
-        loop {
-            if let Some(message) = self.link.rings.borrow_mut().receive_message()? {
-                return Ok(message);
-            }
-            self.await_packet().await?;
-        }
+        self.next(Rings::receive_message).await
     }
 
     /// Receives the next packet, a message of one line, if there is one: for a task that polls.
@@ -417,41 +405,41 @@ impl Channel {
         }
     }
 
-    /// Lets other events run after many packets that were read without a wait.
-    async fn give_way(&self) {
-        let reads = self.reads.get() + 1;
-        self.reads.set(reads % READS_IN_A_ROW);
-        if reads == READS_IN_A_ROW {
-            let must = self.link.rings.borrow_mut().release();
-            self.link.notify(must);
-            yield_now().await;
-        }
-    }
-
-    async fn await_packet(&self) -> Result<(), ChannelError> {
+    /// Receives the next packet by `take`, which returns `None` if there is none.
+    fn next<T>(
+        &self,
+        mut take: impl FnMut(&mut Rings) -> Result<Option<T>, Broken>,
+    ) -> impl Future<Output = Result<T, ChannelError>> {
         let mut has_waited = false;
-        poll_fn(|context| {
-            if !self.link.is_open() {
-                return Poll::Ready(Err(ChannelError::Closed));
+        poll_fn(move |context| {
+            let reads = self.reads.get();
+            if reads == READS_IN_A_ROW {
+                // Other events run after many packets that were read without a wait.
+                self.reads.set(0);
+                let must = self.link.rings.borrow_mut().release();
+                self.link.notify(must);
+                context.waker().wake_by_ref();
+                return Poll::Pending;
             }
-            // The wake-up is mostly for a packet: then nothing has to be armed.
-            if has_waited && self.link.rings.borrow_mut().has_packet()? {
-                return Poll::Ready(Ok(()));
-            }
-            match self.link.await_packet(context.waker()) {
-                Ok(false) => {
-                    has_waited = true;
-                    Poll::Pending
+            loop {
+                if let Some(packet) = take(&mut self.link.rings.borrow_mut())? {
+                    if has_waited {
+                        self.link.brief_polling.end_wait();
+                    }
+                    self.reads.set(if has_waited { 0 } else { reads + 1 });
+                    return Poll::Ready(Ok(packet));
                 }
-                Ok(true) => Poll::Ready(Ok(())),
-                Err(Broken) => Poll::Ready(Err(ChannelError::Closed)),
+                self.check_open()?;
+                if self.link.poll_briefly()? {
+                    continue;
+                }
+                if !self.link.await_packet(context.waker())? {
+                    has_waited = true;
+                    self.link.brief_polling.begin_wait();
+                    return Poll::Pending;
+                }
             }
         })
-        .await?;
-        if has_waited {
-            self.reads.set(0);
-        }
-        Ok(())
     }
 
     async fn await_room(&self, len_bytes: usize) -> Result<(), ChannelError> {

@@ -11,7 +11,8 @@
 //! **Floods.** A peer cannot take more of this cell than the reader grants: a packet is received by the task that reads,
 //! for the task's activity; a ring that is not read fills, and its writer waits. After [`READS_IN_A_ROW`] packets a reader
 //! gives way to other events. Any number of packets to a reader that has not run yet cause one interrupt, and at high
-//! rates the rings are polled instead ([`isola_events::polling`]).
+//! rates the rings are polled instead ([`isola_events::polling`]). A reader whose packets come soon polls for the next a short
+//! time before its core halts, for its own activity and while the core has no other work.
 //!
 //! **The end.** A peer's death closes the channel at once: reads and writes return [`ChannelError::Closed`]. Packets that
 //! were not read by then are lost; a protocol that needs them acknowledges them.

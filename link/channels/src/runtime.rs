@@ -11,12 +11,13 @@ use core::future::poll_fn;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 use isola_abi::links::{
-    DOORBELL_VECTOR, Link, LinkAccess, LinkDemand, LinkPart, LinkState, ServiceName, service_name,
+    DOORBELL_VECTOR, Link, LinkAccess, LinkDemand, LinkPart, LinkState, LinkTable, ServiceName,
+    service_name,
 };
 use isola_abi::network_service::ANY_CLIENT;
 use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_events::interrupt::on_interrupt;
-use isola_events::polling::{AdaptivePolling, PollingMode, PollingThresholds};
+use isola_events::polling::{AdaptivePolling, BriefPolling, PollingMode, PollingThresholds};
 use isola_events::{spawn, spawn_task};
 use isola_link_rings::{Armed, Broken, Half, MustNotify, Ring};
 use isola_platform::{CoreIndex, LinkPort};
@@ -87,15 +88,27 @@ pub(crate) struct Attention {
     head: &'static AtomicU64,
     seen_head: Cell<u64>,
     reader_waits: Cell<bool>,
+    /// Stays after a wake-up, as it is mostly the same task that waits next.
+    reader: Cell<Option<Waker>>,
     /// Whether each doorbell may be for the link: a writer waits, the link has a handler, or was dropped.
     is_rung: Cell<bool>,
 }
 
 impl Attention {
     #[inline]
-    fn has_news(&self) -> bool {
-        self.is_rung.get()
-            || self.reader_waits.get() && self.head.load(Ordering::Relaxed) != self.seen_head.get()
+    fn has_packet(&self) -> bool {
+        self.reader_waits.get() && self.head.load(Ordering::Relaxed) != self.seen_head.get()
+    }
+
+    /// Wakes the reader, if it waits.
+    #[inline]
+    fn wake_reader(&self) {
+        if self.reader_waits.replace(false)
+            && let Some(reader) = self.reader.take()
+        {
+            reader.wake_by_ref();
+            self.reader.set(Some(reader));
+        }
     }
 }
 
@@ -107,8 +120,7 @@ pub(crate) struct OpenLink {
     /// The link's entry in the table, which other links use after the slot was free.
     link: &'static Link,
     pub(crate) rings: RefCell<Rings>,
-    /// Stays after a wake-up, as it is mostly the same task that waits next.
-    reader: Cell<Option<Waker>>,
+    pub(crate) brief_polling: BriefPolling,
     writer: Cell<Option<Waker>>,
     watcher: Cell<Option<Waker>>,
     bell: RefCell<Option<BellHandler>>,
@@ -152,25 +164,33 @@ impl OpenLink {
     pub(crate) fn await_packet(&self, waker: &Waker) -> Result<bool, Broken> {
         let mut rings = self.rings.borrow_mut();
         self.notify(rings.release());
-        let reader = self.reader.take().filter(|reader| reader.will_wake(waker));
-        self.reader.set(Some(reader.unwrap_or_else(|| waker.clone())));
+        let Attention { reader, seen_head, reader_waits, .. } = &*self.attention;
+        let same = reader.take().filter(|reader| reader.will_wake(waker));
+        reader.set(Some(same.unwrap_or_else(|| waker.clone())));
         let has_packet = match RUNTIME.mode() {
             PollingMode::Interrupts => rings.arm()? == Armed::HasPacket,
             PollingMode::Polling => rings.has_packet()?,
         };
-        self.attention.seen_head.set(rings.seen_head());
-        self.attention.reader_waits.set(true);
+        seen_head.set(rings.seen_head());
+        reader_waits.set(true);
         Ok(has_packet)
     }
 
-    /// Wakes the reader, if it waits.
-    fn wake_reader(&self) {
-        if self.attention.reader_waits.replace(false)
-            && let Some(reader) = self.reader.take()
-        {
-            reader.wake_by_ref();
-            self.reader.set(Some(reader));
+    /// Waits a short time for the next packet, if packets come soon. Returns whether there is one. The peer need not send a
+    /// doorbell for it then, and this core need not halt.
+    #[inline]
+    pub(crate) fn poll_briefly(&self) -> Result<bool, Broken> {
+        let look = |rings: &mut Rings| match rings.has_packet() {
+            Ok(false) => None,
+            found => Some(found),
+        };
+        if !self.brief_polling.is_on() {
+            return Ok(false);
         }
+        let mut rings = self.rings.borrow_mut();
+        // The peer may wait for room.
+        self.notify(rings.release());
+        self.brief_polling.poll(|| look(&mut rings)).unwrap_or(Ok(false))
     }
 
     /// Calls `handler` at each doorbell of any peer.
@@ -191,24 +211,21 @@ impl OpenLink {
         self.watcher.set(Some(waker.clone()));
     }
 
-    /// Wakes the tasks that can go on after a doorbell. Returns whether there was a packet.
+    /// Wakes the tasks other than the reader that can go on after a doorbell. Returns whether there was work.
     fn poll(&self, has_changed: bool) -> bool {
         if has_changed {
             self.watcher.take().into_iter().for_each(Waker::wake);
-        }
-        let has_packet = self.rings.borrow_mut().has_packet() != Ok(false);
-        if has_packet || has_changed {
-            self.wake_reader();
+            self.attention.wake_reader();
         }
         if !self.attention.is_rung.get() {
-            return has_packet;
+            return false;
         }
         // A peer that consumes sends a doorbell for room, and seldom.
         self.writer.take().into_iter().for_each(Waker::wake);
         // No borrow is held during the call.
         let handler = self.bell.borrow().clone();
         self.attention.is_rung.set(handler.is_some());
-        has_packet | handler.is_some_and(|handler| handler())
+        handler.is_some_and(|handler| handler())
     }
 }
 
@@ -234,6 +251,7 @@ pub(crate) struct Runtime {
     dispatched: RefCell<Vec<usize>>,
     pool: Pool,
     polling: RefCell<Option<AdaptivePolling>>,
+    table: Cell<Option<&'static LinkTable>>,
     /// Whether an event is queued that polls the links.
     is_queued: Cell<bool>,
 }
@@ -269,6 +287,7 @@ impl Runtime {
             return;
         }
         *self.polling.borrow_mut() = Some(AdaptivePolling::new(PollingThresholds::default()));
+        self.table.set(self.port().map(LinkPort::table));
         let handler = on_interrupt(DOORBELL_VECTOR, || {
             let mode = RUNTIME.polling.borrow_mut().as_mut().map(AdaptivePolling::interrupted);
             RUNTIME.poll();
@@ -299,49 +318,66 @@ impl Runtime {
             } else {
                 // Each reader arms its ring when it runs.
                 let mut next = 0;
-                while let Some(link) = RUNTIME.next_open(&mut next, |_| true) {
-                    link.wake_reader();
+                while let Some(attention) = RUNTIME.next_with_news(&mut next, true) {
+                    attention.wake_reader();
                 }
             }
         });
     }
 
-    /// Looks for packets, room and changes. Returns the number of links with packets.
+    /// Looks for packets, room and changes. Returns the number of links with work.
     fn poll(&self) -> usize {
-        let Some(port) = self.port() else { return 0 };
-        let changes = port.table().changes();
+        let Some(table) = self.table.get() else { return 0 };
+        let changes = table.changes();
         let has_changed = self.changes.replace(changes) != changes;
         if has_changed {
             self.waiting.take().into_iter().for_each(Waker::wake);
-            self.dispatch_invitations(port);
+            self.dispatch_invitations(table);
         }
         let (mut found, mut next) = (0, 0);
-        while let Some(link) = self.next_open(&mut next, |attention| has_changed || attention.has_news()) {
-            found += usize::from(link.poll(has_changed));
+        // No borrow is held while a task is woken, or a handler runs.
+        while let Some(attention) = self.next_with_news(&mut next, has_changed) {
+            if attention.has_packet() {
+                attention.wake_reader();
+                found += 1;
+            }
+            if (has_changed || attention.is_rung.get())
+                && let Some(link) = self.link_at(&mut next)
+            {
+                found += usize::from(link.poll(has_changed));
+            }
         }
         found
     }
 
-    /// Returns the next open link of those that match, from the index `next` on, which it advances.
-    fn next_open(&self, next: &mut usize, matches: impl Fn(&Attention) -> bool) -> Option<Rc<OpenLink>> {
+    /// Returns the next link with a packet or other news from the index `next` on, which it sets behind that link's.
+    #[inline]
+    fn next_with_news(&self, next: &mut usize, has_changed: bool) -> Option<Rc<Attention>> {
+        let open = self.open.borrow();
+        let has_news =
+            |attention: &Attention| has_changed || attention.is_rung.get() || attention.has_packet();
+        let mut rest = open.get(*next..)?.iter();
+        let (attention, _) = rest.find(|(attention, _)| has_news(attention))?;
+        *next = open.len() - rest.len();
+        Some(attention.clone())
+    }
+
+    /// Returns the link before the index `next`. One that was dropped is removed, and `next` is its index.
+    fn link_at(&self, next: &mut usize) -> Option<Rc<OpenLink>> {
         let mut open = self.open.borrow_mut();
-        loop {
-            let (attention, link) = open.get(*next)?;
-            if !matches(attention) {
-                *next += 1;
-            } else if let Some(link) = link.upgrade() {
-                *next += 1;
-                return Some(link);
-            } else {
-                open.swap_remove(*next);
-            }
+        let index = *next - 1;
+        let link = open.get(index)?.1.upgrade();
+        if link.is_none() {
+            open.swap_remove(index);
+            *next = index;
         }
+        link
     }
 
     /// Passes invitations on to their listeners, and refuses those without one.
-    fn dispatch_invitations(&self, port: &'static dyn LinkPort) {
+    fn dispatch_invitations(&self, table: &LinkTable) {
         self.listening.borrow_mut().retain(|(_, listening)| listening.strong_count() > 0);
-        for (slot, link) in port.table().iter().filter(|(_, link)| link.state() == LinkState::Invited) {
+        for (slot, link) in table.iter().filter(|(_, link)| link.state() == LinkState::Invited) {
             if self.dispatched.borrow().contains(&slot) {
                 continue;
             }
@@ -360,8 +396,8 @@ impl Runtime {
     pub(crate) async fn free(&self, slot: usize) {
         let _ = self.request(&LinkDemand::Close { slot }).await;
         self.dispatched.borrow_mut().retain(|of| *of != slot);
-        if let Some(port) = self.port() {
-            self.dispatch_invitations(port);
+        if let Some(table) = self.table.get() {
+            self.dispatch_invitations(table);
         }
     }
 
@@ -452,6 +488,7 @@ impl Runtime {
             head: peer.head_word().ok_or(ChannelError::Closed)?,
             seen_head: Cell::default(),
             reader_waits: Cell::default(),
+            reader: Cell::default(),
             is_rung: Cell::default(),
         });
         let rings = RefCell::new(Ring::new(own, peer));
@@ -461,7 +498,7 @@ impl Runtime {
             port,
             slot,
             rings,
-            reader: Cell::default(),
+            brief_polling: BriefPolling::default(),
             writer: Cell::default(),
             watcher: Cell::default(),
             bell: RefCell::default(),

@@ -249,9 +249,6 @@ where
     /// # Errors
     /// [`Broken`].
     pub fn arm(&mut self) -> Result<Armed, Broken> {
-        if self.has_packet()? {
-            return Ok(Armed::HasPacket);
-        }
         self.own.store(Word::WakeAt, self.tail, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         Ok(if self.has_packet()? { Armed::HasPacket } else { Armed::Yes })

@@ -203,6 +203,12 @@ impl EventLoop {
         platform().has_interrupts() || self.has_loop_work()
     }
 
+    /// Returns whether the core has anything to do but the running event.
+    #[inline]
+    pub(crate) fn has_other_work(&self) -> bool {
+        self.has_local_work() || self.must_yield()
+    }
+
     /// Returns whether the loop has work apart from events, interrupts and alarms, or another vcore waits for its turn.
     #[inline]
     fn has_loop_work(&self) -> bool {

@@ -67,23 +67,25 @@ impl Total {
     }
 
     fn end_round(&mut self) {
-        let took_ns = now().since(self.began).as_nanos() as u64;
+        self.end_round_at(now());
+    }
+
+    fn end_round_at(&mut self, ended: Instant) {
         if self.rounds > FIRST_ROUNDS {
-            self.total_ns += took_ns;
+            self.total_ns += ended.since(self.began).as_nanos() as u64;
         }
     }
 
-    /// Prints the cost of one of `parts` equal parts of a round.
-    fn print(&self, parts: u64) {
-        println!("cost {} {}", self.name, self.total_ns * 1000 / ROUNDS / parts);
+    fn print(&self) {
+        println!("cost {} {}", self.name, self.total_ns * 1000 / ROUNDS);
     }
 }
 
-/// Answers messages.
+/// Answers each message with the time at which it was read. All cells of a machine have one clock.
 pub async fn answer(channel: &Channel) -> Result<(), ChannelError> {
     loop {
-        let message = channel.read_message().await?;
-        channel.write_message(&message).await?;
+        channel.read_message().await?;
+        channel.write_message(&Message::new([now().as_ns(); 7])).await?;
     }
 }
 
@@ -112,11 +114,10 @@ pub async fn measure(cells: &[&str]) -> Result<(), ChannelError> {
     let mut total = Total::new("wake");
     while total.has_next().await {
         channel.write_message(&Message::new([1; 7])).await?;
-        channel.read_message().await?;
-        total.end_round();
+        let read_at = channel.read_message().await?.words()[0];
+        total.end_round_at(Instant::from_ns(read_at));
     }
-    // There and back.
-    total.print(2);
+    total.print();
 
     let channel = open(&format!("{cell}/echo")).await?;
     let (mut total, mut packet) = (Total::new("trip"), Vec::new());
@@ -125,7 +126,17 @@ pub async fn measure(cells: &[&str]) -> Result<(), ChannelError> {
         channel.read_into(&mut packet).await?;
         total.end_round();
     }
-    total.print(1);
+    total.print();
+    // Without pauses both sides poll for the other's packet.
+    let mut began = now();
+    for round in 0..FIRST_ROUNDS + ROUNDS {
+        if round == FIRST_ROUNDS {
+            began = now();
+        }
+        channel.write(&[1; 64]).await?;
+        channel.read_into(&mut packet).await?;
+    }
+    println!("cost polled {}", now().since(began).as_nanos() as u64 * 1000 / ROUNDS);
 
     let mut members = Vec::new();
     for cell in cells {
@@ -140,7 +151,7 @@ pub async fn measure(cells: &[&str]) -> Result<(), ChannelError> {
         total.end_round();
         assert!(deliveries.iter().all(|delivery| *delivery == Delivery::Sent));
     }
-    total.print(1);
+    total.print();
     println!("costs: done");
     Ok(())
 }
