@@ -44,6 +44,7 @@ pub mod placement;
 pub mod profile;
 pub mod publish;
 pub mod query;
+pub mod root;
 pub mod switch;
 pub mod symbols;
 #[cfg(test)]

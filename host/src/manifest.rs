@@ -26,7 +26,7 @@
 //! text = "private"                 # a copy of the image's code and constants; or "shared" with all cells of the image
 //!
 //! # For Linux programs, instead of image and arguments:
-//! rootfs = "./debian"              # a folder, an archive, or oci:LAYOUT[:TAG]; relative to the manifest
+//! rootfs = "./debian"              # a folder, an archive, or oci:LAYOUT[:TAG], relative to the manifest; or NAME@CELL
 //! command = ["redis-server", "--port", "6379"] # default: that of the OCI image
 //! entrypoint = "/bin/sh"           # instead of the OCI image's; "" for none
 //! env = ["MODE=fast", "TOKEN"]     # NAME alone takes the value of the command that reads the manifest
@@ -61,6 +61,7 @@ use crate::grid_setup::GridTable;
 use crate::machine::network_choice::NetworkChoice;
 use crate::placement::{CoreIds, PlacementRequest};
 use crate::publish::PublishSpec;
+use crate::root::RootSpec;
 use crate::tmpfs::TmpfsSpec;
 use crate::volume::{VolumeSource, VolumeSpec};
 use clap::ValueEnum;
@@ -128,7 +129,7 @@ pub struct Manifest {
     pub text: Option<Text>,
     /// The root file system of Linux programs.
     #[serde(default, deserialize_with = "parsed")]
-    pub rootfs: Option<RootSource>,
+    pub rootfs: Option<RootSpec>,
     /// The Linux program and its arguments.
     #[serde(default)]
     pub command: Vec<String>,
@@ -331,8 +332,11 @@ impl Manifest {
             }
         }
         manifest.rootfs = manifest.rootfs.map(|root| match root {
-            RootSource::Path(path) => RootSource::Path(folder.join(path)),
-            RootSource::Oci { reference } => RootSource::Oci { reference: beside(reference) },
+            RootSpec::Image(RootSource::Path(path)) => RootSpec::Image(RootSource::Path(folder.join(path))),
+            RootSpec::Image(RootSource::Oci { reference }) => {
+                RootSpec::Image(RootSource::Oci { reference: beside(reference) })
+            }
+            served @ RootSpec::Served { .. } => served,
         });
         Ok(manifest)
     }
@@ -473,7 +477,10 @@ mod tests {
              volumes = [\"data:/data\"]\n",
         )
         .unwrap();
-        assert_eq!(manifest.rootfs, Some(RootSource::Path(dir.path().join("./debian"))));
+        let path = RootSource::Path(dir.path().join("./debian"));
+        assert_eq!(manifest.rootfs, Some(RootSpec::Image(path)));
+        let served = of("rootfs = \"root@files\"\n").unwrap().rootfs.unwrap().to_string();
+        assert_eq!(served, "root@files", "a name is not relative to the manifest");
         assert_eq!((manifest.command.len(), manifest.env.len()), (3, 2));
         assert_eq!(manifest.entrypoint.as_deref(), Some(""));
         assert_eq!((manifest.workdir.as_deref(), manifest.user.as_deref()), (Some("/srv"), Some("www:adm")));

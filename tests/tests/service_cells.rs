@@ -1,7 +1,8 @@
 //! Service cells: volumes and folders of one cell that others mount.
 
-use isola_need::LONG;
+use isola_need::{LONG, Need, need};
 use isola_tests::isola::{Isola, Outcome};
+use isola_tests::linux_root::LinuxRoot;
 use isola_tests::wait;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -209,4 +210,50 @@ fn cells_share_folders_and_go_on_when_their_service_cell_is_killed() {
     assert!(rig.client("reader", 0, "web@store:/data:ro", &["check", "20"]).contains("are right"));
     let report = rig.isola.json(&["inspect", "store"]).to_string();
     assert!(report.contains("\"kv\"") && report.contains("\"web\""), "an activity for each folder: {report}");
+}
+
+#[test]
+fn linux_cells_without_devices_have_their_root_in_a_service_cell() {
+    if !need(Need::E2fsprogs) || !need(Need::Busybox) {
+        return;
+    }
+    let root = LinuxRoot::new();
+    let source = root.path("..").display().to_string();
+    let rig = Rig::with_volume("5", &["--size", "64M", "--from", &source]);
+    let linux = |options: &[&str], root: &str, script: &str| {
+        let cell = ["--cores", "1", "--network", "none", "--memory", "64M"];
+        let run = [&["run"], options, &cell, &["--rootfs", root, "--", "sh", "-c", script]].concat();
+        rig.run(&run)
+    };
+    let store = ["run", "-d", "--name", "store", "--service", "files", "-v", "pool:/pool", "--accept", "*"];
+    rig.run(&[&store[..], &CELL].concat()).ok();
+    rig.waits_for("store", "serving root");
+    // Two cells read one folder; the changes of each are in its own memory.
+    let script = "i=0; while cat /etc/passwd > /tmp/x; do i=$((i+1)); echo round $i; done";
+    linux(&["-d", "--name", "reader"], "root@store", script).ok();
+    rig.waits_for("reader", "round 5");
+    let script = "ls /bin/busybox; mkdir /new; seq 1000 > /tmp/x; mv /tmp/x /new/y; wc -l < /new/y; grep -c . /etc/passwd";
+    let out = linux(&["--rm"], "root@store", script).ok();
+    assert_eq!(out.split_whitespace().collect::<Vec<_>>(), ["/bin/busybox", "1000", "1"]);
+    assert!(linux(&["--rm"], "root@store", "ls /new").ended_with(1).err.contains("No such file"));
+    // One cell changes it.
+    assert_eq!(
+        linux(&["--rm"], "root@store:rw", "echo kept > /bin/f; ln -s f /bin/s; cat /bin/s").ok(),
+        "kept\n"
+    );
+    assert_eq!(linux(&["--rm"], "root@store", "cat /bin/s").ok(), "kept\n");
+    // The reader goes on when the service cell was killed and started again.
+    rig.run(&["kill", "store"]).ok();
+    rig.run(&["start", "store"]).ok();
+    let round = || -> Option<u32> {
+        let log = rig.isola.run(&["logs", "reader"]).ok();
+        log.lines().rev().find_map(|line| line.strip_prefix("round ")?.parse().ok())
+    };
+    let before = round();
+    wait::until_true("the reader goes on", || round() > before.map(|before| before + 5));
+    let absent = linux(&["--rm"], "absent@store", "true").ended_with(1);
+    assert!(
+        absent.out.contains("cannot be mounted") || absent.err.contains("cannot be mounted"),
+        "{absent:?}"
+    );
 }

@@ -5,11 +5,12 @@ use super::failure::USAGE;
 use crate::manifest::Manifest;
 use crate::output::Output;
 use crate::output::progress::Progress;
+use crate::root::RootSpec;
 use crate::tmpfs::TmpfsSpec;
 use crate::volume::{VolumeSource, VolumeSpec};
 use clap::Args;
 use isola_abi::volume::VolumeAccess;
-use isola_root_image::{CommandLine, RootCache, RootSource};
+use isola_root_image::{CommandLine, ProgramConfig, RootCache};
 use std::env;
 
 /// The image that runs Linux programs.
@@ -17,10 +18,10 @@ const IMAGE: &str = "linux";
 
 #[derive(Debug, Args)]
 pub(super) struct RootArguments {
-    /// Runs a Linux program of this root file system: a folder, a tar archive (gzip, zstd, xz), or an OCI image as
-    /// oci:LAYOUT[:TAG]
+    /// Runs a Linux program of this root file system: a folder, a tar archive (gzip, zstd, xz), an OCI image as
+    /// oci:LAYOUT[:TAG], or a folder or volume of a service cell as NAME@CELL, with :rw to keep changes there
     #[arg(long, value_name = "ROOT")]
-    pub rootfs: Option<RootSource>,
+    pub rootfs: Option<RootSpec>,
     /// Replaces the entry point of an OCI image; "" removes it
     #[arg(long, value_name = "PROGRAM")]
     entrypoint: Option<String>,
@@ -72,11 +73,19 @@ impl RootArguments {
                 None => Ok(None),
             };
         };
-        let progress = Progress::waiting(output, "preparing the root file system");
-        let image = RootCache::from_environment()?.image(source)?;
-        drop(progress);
-        let program = image
-            .program
+        let (root, program) = match source {
+            RootSpec::Image(source) => {
+                let progress = Progress::waiting(output, "preparing the root file system");
+                let image = RootCache::from_environment()?.image(source)?;
+                drop(progress);
+                ((VolumeSource::File(image.file), VolumeAccess::ReadOnly), image.program)
+            }
+            RootSpec::Served { name, cell, access } => {
+                let source = VolumeSource::Served { name: name.clone(), cell: cell.clone() };
+                ((source, *access), ProgramConfig::default())
+            }
+        };
+        let program = program
             .with(self.line(command, manifest)?)
             .map_err(|error| Failure::new(USAGE, error.to_string()))?;
         let flags = [
@@ -89,11 +98,7 @@ impl RootArguments {
         let command = [IMAGE.to_owned()].into_iter().chain(flags).chain(tmpfs).chain(program.arguments());
         Ok(Some(LinuxProgram {
             command: command.collect(),
-            root: VolumeSpec {
-                source: VolumeSource::File(image.file),
-                path: "/".to_owned(),
-                access: VolumeAccess::ReadOnly,
-            },
+            root: VolumeSpec { source: root.0, path: "/".to_owned(), access: root.1 },
         }))
     }
 
@@ -144,7 +149,6 @@ pub(super) fn environment(variables: &[String]) -> Result<Vec<String>, Failure> 
 mod tests {
     use super::*;
     use clap::Parser;
-    use isola_root_image::ProgramConfig;
 
     #[derive(clap::Parser)]
     struct Line {
