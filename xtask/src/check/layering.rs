@@ -82,8 +82,8 @@ const LAYERS: &[Layer] = &[
     // Rings between cells, which know no cell; and channels over them.
     Layer { name: "link rings", folders: &["link/rings", "link/virtio"], may_use: &[] },
     Layer { name: "link", folders: &["link"], may_use: &["abi", "iobuf", "platform", "cell", "link rings"] },
-    // The switch between cells, which knows no cell.
-    Layer { name: "switch", folders: &["net/switch"], may_use: &[] },
+    // The switch between cells, and address translation behind it, which know no cell.
+    Layer { name: "switch", folders: &["net/switch", "net/nat"], may_use: &["switch"] },
     // Service cells: devices of a cell for others, over links.
     Layer {
         name: "link services",
