@@ -157,9 +157,19 @@ impl Pollee {
 
     #[inline(never)]
     fn notify_all(&self, events: Events) {
+        let mut lists = self.lists.lock();
+        if lists.observers.is_empty()
+            && let [only] = &lists.waiters[..]
+        {
+            // As below, without lists.
+            let woken = if only.events.intersects(events) { lists.waiters.pop() } else { None };
+            self.update(&lists);
+            drop(lists);
+            woken.into_iter().for_each(|waiter| waiter.waker.wake());
+            return;
+        }
         let mut wakers = SmallVec::<[Waker; 2]>::new();
         let mut observers = SmallVec::<[(Arc<dyn Observer>, bool); 2]>::new();
-        let mut lists = self.lists.lock();
         // A waiter that is woken registers itself again if it waits on: further events until then need not wake it.
         let woken = lists.waiters.extract_if(.., |waiter| waiter.events.intersects(events));
         wakers.extend(woken.map(|waiter| waiter.waker));
@@ -206,22 +216,34 @@ impl Pollee {
 
     pub(crate) fn set_waiter(&self, key: &mut Option<u64>, events: Events, waker: &Waker) {
         let mut lists = self.lists.lock();
-        match key.and_then(|key| lists.waiters.iter_mut().find(|waiter| waiter.key == key)) {
-            Some(waiter) => waiter.waker.clone_from(waker),
-            None => {
-                let new = lists.next;
-                lists.next += 1;
-                lists.waiters.push(Waiter { key: new, events, waker: waker.clone() });
-                *key = Some(new);
-            }
+        if let Some(waiter) = key.and_then(|key| lists.waiters.iter_mut().find(|waiter| waiter.key == key)) {
+            waiter.waker.clone_from(waker);
+            drop(lists);
+            core::sync::atomic::fence(Ordering::SeqCst);
+        } else {
+            drop(lists);
+            *key = Some(self.add_waiter(events, waker.clone()));
         }
+    }
+
+    /// Adds a waker, and returns its key. The caller then has to ask for the events that are true already.
+    pub(crate) fn add_waiter(&self, events: Events, waker: Waker) -> u64 {
+        let mut lists = self.lists.lock();
+        let key = lists.next;
+        lists.next += 1;
+        lists.waiters.push(Waiter { key, events, waker });
         self.update(&lists);
         drop(lists);
         core::sync::atomic::fence(Ordering::SeqCst);
+        key
     }
 
     pub(crate) fn remove_waiter(&self, key: Option<u64>) {
         let Some(key) = key else { return };
+        // The waiter that was added before was woken.
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
         let mut lists = self.lists.lock();
         let at = lists.waiters.iter().position(|waiter| waiter.key == key);
         let removed = at.map(|at| lists.waiters.swap_remove(at));

@@ -274,9 +274,7 @@ impl OpenFile {
         if !waits {
             return None;
         }
-        let (pollee, mut key) = (object.pollee()?, None);
-        pollee.set_waiter(&mut key, events, &waker());
-        let key = WaiterKey(key?);
+        let key = WaiterKey(object.pollee()?.add_waiter(events, waker()));
         // Only now: an event between the check and the registration would be lost.
         if object.ready().intersects(events) {
             self.end_wait(key);
