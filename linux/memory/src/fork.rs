@@ -60,7 +60,11 @@ impl State {
             populates_future: false,
             peak_pages: 0,
             peak_resident: 0,
+            forks: 0,
         };
+        // After a fork that shares all pages, those that the program may write again are the ones that it has written since.
+        let mut copies = if self.forks.is_multiple_of(FORKS_PER_SHARING) { 0 } else { MOST_COPIES };
+        self.forks = self.forks.wrapping_add(1);
         let State { mappings, pages, .. } = self;
         child.mappings.reserve(mappings.len());
         for mapping in mappings.shared().iter().filter(|mapping| !mapping.attributes.dont_fork) {
@@ -77,7 +81,7 @@ impl State {
             if !mapping.is_shared
                 && mapping.was_writable
                 && !mapping.attributes.wipe_on_fork
-                && let Err(errno) = share_pages(pages, &mut child.pages, mapping)
+                && let Err(errno) = share_pages(pages, &mut child.pages, mapping, &mut copies)
             {
                 return (child, Err(errno));
             }
@@ -87,8 +91,21 @@ impl State {
     }
 }
 
-/// Maps the own pages of a private mapping in the child, without the right to write in both.
-fn share_pages(parent: &mut Pages, child: &mut Pages, mapping: &Mapping) -> Result<(), Errno> {
+/// The most pages that a fork copies at once as the process has written them since an earlier one: it will probably write them
+/// again, and so will the child, which would cost a page fault each.
+const MOST_COPIES: u32 = 16;
+
+/// One of so many forks copies none: then the pages that the process no longer writes become shared.
+const FORKS_PER_SHARING: u32 = 8;
+
+/// Maps the own pages of a private mapping in the child, without the right to write in both. Up to `copies` pages that the
+/// process may write are copied instead.
+fn share_pages(
+    parent: &mut Pages,
+    child: &mut Pages,
+    mapping: &Mapping,
+    copies: &mut u32,
+) -> Result<(), Errno> {
     let (start, end) = (mapping.start, mapping.end);
     let mut result = Ok(());
     let rights = mapping.protection.rights(false);
@@ -96,14 +113,20 @@ fn share_pages(parent: &mut Pages, child: &mut Pages, mapping: &Mapping) -> Resu
         if mapped.frame.owners() == 0 || result.is_err() {
             return mapped.rights;
         }
+        let is_copied = mapped.rights.writable && *copies > 0;
+        *copies -= u32::from(is_copied);
         mapped.frame.add_owner();
-        if mapped.frame.is_pinned() {
-            // A call of the parent will write to the frame, or has begun to.
+        if is_copied || mapped.frame.is_pinned() {
+            // The parent will write to the frame again, or a call of it will, or has begun to.
             mapped.frame.remove_owner();
             let copy = child.copy(&mapped.frame);
-            let copied = copy.and_then(|copy| child.map_own(page, &copy, mapping.protection.rights(true)));
-            result = copied.map_err(|_| Errno::ENOMEM);
-            return mapped.rights;
+            if copy.is_ok() || mapped.frame.is_pinned() {
+                let rights = mapping.protection.rights(true);
+                let copied = copy.and_then(|copy| child.map_own(page, &copy, rights));
+                result = copied.map_err(|_| Errno::ENOMEM);
+                return mapped.rights;
+            }
+            mapped.frame.add_owner();
         }
         result = child.map_own(page, &mapped.frame, rights).map_err(|_| Errno::ENOMEM);
         PageRights { writable: false, ..mapped.rights }

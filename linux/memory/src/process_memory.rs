@@ -45,6 +45,8 @@ pub(crate) struct State {
     /// The most pages of all mappings, and the most resident pages.
     pub peak_pages: u64,
     pub peak_resident: u64,
+    /// The number of forks.
+    pub forks: u32,
 }
 
 impl ProcessMemory {
@@ -69,6 +71,7 @@ impl ProcessMemory {
                 populates_future: false,
                 peak_pages: 0,
                 peak_resident: 0,
+                forks: 0,
             },
         )
     }

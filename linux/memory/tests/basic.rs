@@ -4,7 +4,7 @@ mod common;
 
 use common::{PRIVATE, Process, READ_WRITE};
 use isola_linux_abi::numbers::{MAP_ANONYMOUS, MAP_SHARED, PROT_EXEC, PROT_NONE, PROT_READ};
-use isola_linux_memory::{Errno, FaultError};
+use isola_linux_memory::{Errno, FaultError, MemoryCharge};
 use isola_user_mode::{Access, PAGE_SIZE, USER_END};
 
 #[test]
@@ -57,6 +57,36 @@ fn a_child_shares_private_pages_until_one_of_them_writes() {
     drop(child);
     parent.store(address + PAGE_SIZE, b"B").expect("it is writable");
     assert_eq!((parent.load(address + PAGE_SIZE), parent.budget.left()), (Ok(b'B'), 998));
+}
+
+#[test]
+fn a_page_that_was_written_since_a_fork_is_copied_by_the_next_ones() {
+    let mut parent = Process::new();
+    let address = parent.map_anonymous(3);
+    parent.store(address, b"first").expect("it is writable");
+    parent.store(address + PAGE_SIZE, b"second").expect("it is writable");
+    drop(parent.fork());
+    parent.store(address, b"F").expect("it is writable");
+    for _ in 1..8 {
+        let mut child = parent.fork();
+        assert_eq!(parent.budget.left(), 997, "one frame was copied");
+        assert!(parent.memory.try_write_bytes(address, b"f"), "without a page fault");
+        assert!(!parent.memory.try_write_bytes(address + PAGE_SIZE, b"S"), "shared");
+        assert_eq!((child.load(address), child.load(address + PAGE_SIZE)), (Ok(b'F'), Ok(b's')));
+        assert!(child.memory.try_write_bytes(address, b"c"));
+        assert_eq!(parent.load(address), Ok(b'f'));
+        parent.store(address, b"F").expect("it is writable");
+    }
+    let child = parent.fork();
+    assert_eq!(parent.budget.left(), 998, "the eighth shares all pages");
+    assert!(!parent.memory.try_write_bytes(address, b"f"));
+    drop(child);
+    // Without memory for copies, pages are shared as before.
+    parent.store(address, b"F").expect("it is writable");
+    assert!(MemoryCharge::take(&*parent.budget, 998));
+    let child = parent.fork();
+    assert!(!child.memory.try_write_bytes(address, b"c"));
+    assert!(!parent.memory.try_write_bytes(address, b"f"));
 }
 
 #[test]
