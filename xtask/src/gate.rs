@@ -12,8 +12,7 @@ use crate::error::Error;
 use crate::images;
 use crate::workspace::Workspace;
 
-/// The package, and its program.
-const PACKAGE: &str = "isola-benches";
+/// The program, of the package `isola-benches`.
 const PROGRAM: &str = "isola-gate";
 /// The images with counted paths.
 pub const NEEDED: [&str; 7] = ["costs", "echo", "kv", "programs", "regions", "supervisor", "web"];
@@ -40,8 +39,8 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
 /// Builds everything needed, and returns the command that counts. Its output has the format of `cargo test`.
 pub fn command(workspace: &Workspace) -> Result<Command, Error> {
     images::build(workspace, |image| NEEDED.contains(&image))?;
-    let mut build = cargo(workspace);
-    if !succeeds(build.args(["build", "--quiet", "--package", PACKAGE, "--bin", PROGRAM]))? {
+    // With the features of the whole tree, so that nearly all libraries are those of the tests.
+    if !succeeds(cargo(workspace).args(["build", "--quiet", "--workspace", "--bin", PROGRAM]))? {
         return Err(Error::BenchmarksNotBuilt);
     }
     let mut command = Command::new(workspace.metadata().target_directory.join("debug").join(PROGRAM));

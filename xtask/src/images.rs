@@ -80,12 +80,15 @@ pub fn build_for_tests(workspace: &Workspace) -> Result<Vec<Image>, Error> {
     for image in &mut images {
         image.path = link(&image.path, &folder)?;
     }
-    // Without optimisation, with the libraries of the tests on the host.
+    // Without optimisation, and with the features of the whole tree, so that nearly all libraries are those of the tests on
+    // the host.
     let members = workspace.members();
     let hosted: Vec<&Package> = members.into_iter().filter(|package| is_hosted(package)).collect();
-    let packages = hosted.iter().map(|package| format!("--package={}", package.name));
     let mut command = cargo(workspace);
-    command.args(["build", "--quiet", "--bins", "--features=hosted"]).args(packages);
+    command.args(["build", "--quiet", "--workspace"]);
+    command.args(hosted.iter().map(|package| format!("--features={}/hosted", package.name)));
+    let targets = hosted.iter().flat_map(|package| &package.targets).filter(|target| target.is_bin());
+    command.args(targets.map(|target| format!("--bin={}", target.name)));
     if !succeeds(&mut command)? {
         return Err(Error::ImagesNotBuilt);
     }
