@@ -15,6 +15,7 @@ use isola_abi::id::ActivityId;
 use isola_abi::report::MemoryPressure;
 use isola_ebbs::{Ebb, Representative};
 use isola_events::reclaim::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
+use isola_resources::MEMORY;
 
 /// The holder, on the core that prepared the server.
 pub(crate) static ITEM_HOLDER: Ebb<RegisteredItems> = Ebb::new();
@@ -51,6 +52,16 @@ impl Items {
     fn activity_of(owner: ItemOwner) -> ActivityId {
         let server = service().server.activity;
         owner.activity(server).unwrap_or(server)
+    }
+}
+
+/// Evicts items of activities that have stored more than their hard budgets.
+pub(crate) fn free_beyond_hard_budgets() {
+    for (activity, bytes) in Items.held(ReclaimCause::Budget) {
+        let hard = MEMORY.entitlement(activity).memory.hard.and_then(|hard| usize::try_from(hard).ok());
+        if let Some(hard) = hard.filter(|hard| bytes > *hard) {
+            Items.free(ReclaimCause::Budget, activity, bytes - hard);
+        }
     }
 }
 

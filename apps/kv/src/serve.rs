@@ -4,7 +4,7 @@
 //! that is added therefore has no state to fetch, and a core that is removed leaves none behind.
 
 use crate::client::Client;
-use crate::holder::ITEM_HOLDER;
+use crate::holder::{ITEM_HOLDER, free_beyond_hard_budgets};
 use crate::owner::{ItemOwner, move_charges};
 use crate::server::Server;
 use crate::session::Session;
@@ -214,7 +214,9 @@ impl CoreClients {
         self.memory_bytes.set(memory_bytes);
     }
 
-    /// Lets each owner of items keep its soft budget of memory, divided among the shards.
+    /// Lets each owner of items keep its soft budget of memory, divided among the shards, and evicts items beyond its hard
+    /// one. The memory scheduler looks at the memory that the heap counts, which is less if the memory of received frames
+    /// was allocated for another activity.
     fn follow_budgets(&self) {
         let server = &self.service.server;
         let shards = usize::from(server.config.shard_count());
@@ -228,6 +230,7 @@ impl CoreClients {
                 shard.set_kept_bytes(kept);
             }
         }
+        free_beyond_hard_budgets();
     }
 
     /// Adds a client to this core, and returns its number.

@@ -14,7 +14,7 @@ use isola_net::{TcpStream, listen_with};
 use isola_resources::{Entitlement, MEMORY, MemoryBudget};
 use isola_test_cells::{dial, run_server_and_client};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 const CELL_BYTES: usize = 64 << 20;
@@ -142,4 +142,39 @@ fn an_activity_above_its_budget_loses_its_items_and_others_keep_theirs() {
         wait_for_step(4).await;
     };
     run_server_and_client(2, Loss::Never, serve, client);
+}
+
+static IS_BOUNDED: AtomicBool = AtomicBool::new(false);
+
+/// The heap of this process is not the cell's: it counts nothing, as it counts less if another activity allocates.
+#[test]
+fn items_of_an_activity_stay_within_its_hard_budget_even_if_the_heap_counts_less() {
+    let server = || async {
+        let config = Config::for_memory(CELL_BYTES / 2, 1 << 20).unwrap();
+        let server = Server::new(config, KeyHasher::new(5), isola_kv::unix_time());
+        let server: Arc<Server> = isola_kv::prepare(server, || CELL_BYTES);
+        let tenant = register_activity("tenant").unwrap();
+        set_budget(tenant, MemoryBudget { soft: None, hard: Some(HARD_BYTES) });
+        charge_to(tenant);
+        let _listening = listen_with(11211, 8, isola_kv::serve).unwrap();
+        let bytes = || usage(&server, [tenant; 2])[0];
+        while bytes() <= 2 * HARD_BYTES {
+            sleep(Duration::from_millis(1)).await;
+        }
+        while !(HARD_BYTES / 2..=HARD_BYTES).contains(&bytes()) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        IS_BOUNDED.store(true, Ordering::Relaxed);
+        std::future::pending::<()>().await;
+    };
+    let client = || async {
+        let mut stream = dial(11211).await;
+        store(&mut stream, 1, 4_000).await;
+        while !IS_BOUNDED.load(Ordering::Relaxed) {
+            // The server looks once in each second in which clients send requests.
+            sleep(Duration::from_millis(100)).await;
+            store(&mut stream, 1, 1).await;
+        }
+    };
+    run_server_and_client(1, Loss::Never, server, client);
 }

@@ -93,7 +93,9 @@ fn a_received_request_waits_for_work_that_arrives_meanwhile_and_comes_first() {
     let server = || async {
         PROCESSOR.set_policy(Some(PolicyKind::Priority));
         let urgent = register_activity("urgent").unwrap();
-        PROCESSOR.set_entitlement(urgent, Entitlement { priority: Priority(200), ..Entitlement::default() }).unwrap();
+        PROCESSOR
+            .set_entitlement(urgent, Entitlement { priority: Priority(200), ..Entitlement::default() })
+            .unwrap();
         URGENT.store(urgent.0, Ordering::Relaxed);
         charge_to(register_activity("requests").unwrap());
         let _listener = listen_with(7, 8, |_| Echo).unwrap();
