@@ -10,6 +10,7 @@
 pub mod acpi;
 pub mod applications;
 pub mod conversation;
+pub mod folders;
 pub mod image;
 mod input;
 pub mod kv;
@@ -41,6 +42,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "dns_lookups", run: resolver::lookups },
     Target { name: "files_messages", run: messages::files },
     Target { name: "files_requests", run: applications::files },
+    Target { name: "folders_answers", run: folders::answers },
+    Target { name: "folders_requests", run: folders::requests },
     Target { name: "image_host", run: image::host },
     Target { name: "image_supervisor", run: image::supervisor },
     Target { name: "kv_binary", run: kv::binary },

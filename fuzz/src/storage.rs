@@ -20,24 +20,24 @@ const UNIT: usize = 512;
 /// The position of the superblock's field with the flag for checksums, and the flag (in the second byte).
 const CHECKSUM_FLAG: (usize, u8) = (1024 + 0x65, 4);
 
-const SERVICES: Services = Services { time: || Duration::from_secs(1_800_000_000), entropy: || 1 };
+pub(crate) const SERVICES: Services = Services { time: || Duration::from_secs(1_800_000_000), entropy: || 1 };
 
 /// The undamaged file system.
-struct Image {
-    contents: Vec<u8>,
+pub(crate) struct Image {
+    pub(crate) contents: Vec<u8>,
     /// The units that are not empty.
     used: Vec<usize>,
 }
 
 /// A disk in memory: an image, and the units that differ from it.
-struct OverlayDisk {
+pub(crate) struct OverlayDisk {
     image: Vec<u8>,
     shared: &'static [u8],
     changes: RefCell<BTreeMap<usize, Vec<u8>>>,
 }
 
 impl OverlayDisk {
-    fn new(image: Vec<u8>, shared: &'static [u8]) -> Rc<Self> {
+    pub(crate) fn new(image: Vec<u8>, shared: &'static [u8]) -> Rc<Self> {
         Rc::new(Self { image, shared, changes: RefCell::default() })
     }
 
@@ -117,10 +117,16 @@ fn make() -> Result<Image, FileError> {
     Ok(Image { contents, used })
 }
 
-/// Mounts a file system with up to eight changed values, reads all of it and writes to it.
-pub fn ext4(input: &[u8]) {
+/// Returns the undamaged file system.
+pub(crate) fn image() -> &'static Image {
     static IMAGE: OnceLock<Option<Image>> = OnceLock::new();
     let Some(image) = IMAGE.get_or_init(|| make().ok()) else { panic!("the file system cannot be made") };
+    image
+}
+
+/// Mounts a file system with up to eight changed values, reads all of it and writes to it.
+pub fn ext4(input: &[u8]) {
+    let image = image();
     let mut input = InputReader::new(input);
     let disk = OverlayDisk::new(Vec::new(), &image.contents);
     for _ in 0..input.byte() % 8 + 1 {
