@@ -28,7 +28,7 @@ pub enum Sharing {
 /// The users of a device.
 #[derive(Debug)]
 pub struct Users {
-    /// What clients may do with it.
+    /// The access that clients can have.
     access: VolumeAccess,
     sharing: Sharing,
     has_writer: Cell<bool>,
@@ -75,7 +75,7 @@ impl Users {
 }
 
 impl Lease {
-    /// Returns what the client does with the device.
+    /// Returns the access of the client.
     pub fn access(&self) -> VolumeAccess {
         self.access
     }
