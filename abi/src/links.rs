@@ -22,6 +22,10 @@
 //! the peer's memory, flushes the survivor's TLBs by NMI, and sets the state `Closed`. No access to the link area faults
 //! after that, and no cell waits for the dead one. The cell frees its slot by `Close`.
 //!
+//! **Survival.** Memory that a cell shares for reading can survive the cell: if it permits that ([`Survival`]) and the peer
+//! has named memory of its own for it ([`LinkDemand::Keep`]), the supervisor copies the contents there when the owner ends,
+//! and maps the copy in place of the original.
+//!
 //! One request of a cell is open at a time. The answer is in [`LinkTable::answer`]; after it, and after each change of a
 //! state, the supervisor interrupts the cell's first core by [`DOORBELL_VECTOR`], as peers do.
 
@@ -63,14 +67,20 @@ pub const fn table_bytes(slots: usize) -> u64 {
     ((slots + 1) * size_of::<Link>()).next_multiple_of(PAGE_SIZE as usize) as u64
 }
 
-/// The number of links to one peer that a cell can have at a time.
-pub const MAX_LINKS_TO_PEER: usize = 8;
+/// Returns the number of links to one peer that a cell with `slots` slots can have at a time: an eighth of them, at least 8.
+pub const fn links_to_peer(slots: usize) -> usize {
+    let part = slots / 8;
+    if part > 8 { part } else { 8 }
+}
 
 /// The most memory that a cell can give to a peer in one piece, in bytes.
 pub const MAX_LENT_BYTES: u64 = 16 << 20;
 
 /// The maximum length of a service's name, in bytes.
 pub const MAX_SERVICE_LEN: usize = 24;
+
+/// The most shared memory that survives its owner, in bytes a link: the supervisor copies it.
+pub const MAX_KEPT_BYTES: u64 = 1 << 20;
 
 /// The vector of the interrupt by which a peer, or the supervisor, announces news of a link. It goes to the cell's first
 /// core, which never leaves the cell.
@@ -114,6 +124,15 @@ pub enum LinkAccess {
     ReadWrite,
 }
 
+/// What becomes of shared memory when the cell that shares it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survival {
+    /// The peer loses it.
+    Revoked,
+    /// The peer keeps the contents, in memory of its own. For memory that it may only read.
+    Permitted,
+}
+
 /// A part of the link area, in pages from its start. Page 0 is never a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkWindow {
@@ -152,6 +171,8 @@ pub enum LinkRefusal {
     Malformed = 7,
     /// A core of the cell that loses the memory does not flush its TLB, and may still access it.
     Exposed = 8,
+    /// The peer shares no memory that survives it, or the memory is too long for that.
+    NotSurviving = 9,
 }
 
 impl LinkRefusal {
@@ -165,6 +186,7 @@ impl LinkRefusal {
             5 => Self::NoTables,
             6 => Self::WrongState,
             8 => Self::Exposed,
+            9 => Self::NotSurviving,
             _ => Self::Malformed,
         }
     }
@@ -182,6 +204,9 @@ impl fmt::Display for LinkRefusal {
             Self::NoTables => "a cell has no memory for page tables: give it more memory",
             Self::WrongState => "the link is not open",
             Self::Exposed => "a core does not flush its TLB and may still access the memory: stop its cell",
+            Self::NotSurviving => {
+                "the other cell shares no memory that survives it: at most 1 MiB, for reading"
+            }
             Self::Malformed => "the supervisor does not understand the request",
         })
     }
@@ -252,6 +277,15 @@ pub enum LinkDemand {
         memory: PhysRange,
         /// What the peer may do with it.
         access: LinkAccess,
+        /// Whether the peer may keep its contents at the end of this cell.
+        survival: Survival,
+    },
+    /// Keep the contents of the memory that the peer shares, when the peer ends, in memory of this cell.
+    Keep {
+        /// The slot.
+        slot: usize,
+        /// Memory of the same length, which this cell gives to no peer.
+        memory: PhysRange,
     },
     /// Revoke the shared memory.
     Unshare {
@@ -291,17 +325,20 @@ struct WindowWords {
     page: AtomicU32,
     /// The number of pages; 0: there is no window. Stored last (release).
     pages: AtomicU32,
-    /// 1 if the peer permits writing.
-    is_writable: AtomicU32,
+    /// [`WRITABLE`], [`SURVIVES`].
+    flags: AtomicU32,
 }
+
+/// The peer permits writing.
+const WRITABLE: u32 = 1;
+
+/// The peer permits that the contents survive it.
+const SURVIVES: u32 = 2;
 
 impl WindowWords {
     fn get(&self) -> Option<LinkWindow> {
         let pages = self.pages.load(Ordering::Acquire);
-        let access = match self.is_writable.load(Ordering::Relaxed) {
-            0 => LinkAccess::Read,
-            _ => LinkAccess::ReadWrite,
-        };
+        let access = access_of(self.flags.load(Ordering::Relaxed));
         (pages > 0).then(|| LinkWindow { page: self.page.load(Ordering::Relaxed), pages, access })
     }
 
@@ -309,10 +346,18 @@ impl WindowWords {
         self.pages.store(0, Ordering::Release);
         if let Some(LinkWindow { page, pages, access }) = window {
             self.page.store(page, Ordering::Relaxed);
-            self.is_writable.store(u32::from(access == LinkAccess::ReadWrite), Ordering::Relaxed);
+            self.flags.store(flags_of(access), Ordering::Relaxed);
             self.pages.store(pages, Ordering::Release);
         }
     }
+}
+
+fn access_of(flags: u32) -> LinkAccess {
+    if flags & WRITABLE == 0 { LinkAccess::Read } else { LinkAccess::ReadWrite }
+}
+
+fn flags_of(access: LinkAccess) -> u32 {
+    if access == LinkAccess::ReadWrite { WRITABLE } else { 0 }
 }
 
 /// A link, in the table of one of its cells. The supervisor writes all fields.
@@ -335,6 +380,8 @@ pub struct Link {
     service: [AtomicU64; MAX_SERVICE_LEN / 8],
     /// The peer's hardware address, of a link for frames.
     peer_mac: AtomicU64,
+    /// The memory of [`LinkDemand::Keep`].
+    kept: RangeWords,
 }
 
 /// Which of the two pieces of memory of a link.
@@ -397,6 +444,30 @@ impl Link {
         !self.shares.load(Ordering::Acquire).is_multiple_of(2)
     }
 
+    /// Returns whether the memory that the peer shares now may survive the peer.
+    pub fn survival(&self) -> Survival {
+        let survives = self.is_shared() && self.shared.flags.load(Ordering::Relaxed) & SURVIVES != 0;
+        if survives { Survival::Permitted } else { Survival::Revoked }
+    }
+
+    /// Records whether the memory that the peer shares may survive it, before [`Self::set_shared`]. For the supervisor.
+    pub fn set_survival(&self, survival: Survival) {
+        let flags = self.shared.flags.load(Ordering::Relaxed) & !SURVIVES;
+        let survives = if survival == Survival::Permitted { SURVIVES } else { 0 };
+        self.shared.flags.store(flags | survives, Ordering::Relaxed);
+    }
+
+    /// Returns the memory of this cell that takes the place of what the peer shares when the peer ends, or has taken it;
+    /// empty if there is none.
+    pub fn kept(&self) -> PhysRange {
+        self.kept.get()
+    }
+
+    /// Records the memory of [`Self::kept`]. For the supervisor.
+    pub fn set_kept(&self, memory: PhysRange) {
+        self.kept.set(memory);
+    }
+
     /// Records whether the peer shares its [`LinkPart::Shared`]. For the supervisor.
     pub fn set_shared(&self, is_shared: bool) {
         if self.is_shared() != is_shared {
@@ -435,6 +506,7 @@ impl Link {
             self.set_window(part, None);
             self.set_lent(part, PhysRange::default());
         }
+        self.set_kept(PhysRange::default());
         store_bytes(&self.service, service);
         self.set_peer_mac(None);
     }
@@ -583,11 +655,12 @@ impl LinkTable {
         self.answered.store(number, Ordering::Release);
     }
 
-    /// Returns whether a part of `memory` is given to a peer.
+    /// Returns whether a part of `memory` is given to a peer, or [kept](Link::kept) for the contents of a peer's.
     pub fn lends(&self, memory: PhysRange) -> bool {
         let meets = |lent: PhysRange| lent.start < memory.end() && memory.start < lent.end();
         let held = self.links.iter().filter(|link| link.state() != LinkState::Free);
-        let mut lent = held.flat_map(|link| LinkPart::ALL.map(|part| link.lent(part)));
+        let mut lent =
+            held.flat_map(|link| [link.lent(LinkPart::Ring), link.lent(LinkPart::Shared), link.kept()]);
         lent.any(|lent| lent.len_bytes > 0 && meets(lent))
     }
 
@@ -616,7 +689,8 @@ pub struct LinkRequest {
     number: AtomicU32,
     kind: AtomicU32,
     slot: AtomicU32,
-    is_writable: AtomicU32,
+    /// [`WRITABLE`], [`SURVIVES`].
+    flags: AtomicU32,
     memory: RangeWords,
     service: [AtomicU64; MAX_SERVICE_LEN / 8],
     target: [AtomicU64; NAME_WORDS],
@@ -637,27 +711,31 @@ impl LinkRequest {
     /// Writes a request, after the previous one was answered. Returns its number. For the cell.
     pub fn put(&self, demand: &LinkDemand) -> u32 {
         let mut name = [0; 8 * NAME_WORDS];
-        let (kind, slot, memory, access) = match demand {
+        let (kind, slot, memory, flags) = match demand {
             LinkDemand::Open { target, service, memory } => {
                 name.iter_mut().zip(target.bytes().take(MAX_NAME_LEN)).for_each(|(to, from)| *to = from);
                 store_bytes(&self.service, service);
-                (1, 0, *memory, LinkAccess::Read)
+                (1, 0, *memory, 0)
             }
             LinkDemand::OpenNeighbour { mac, memory } => {
                 let mut bytes = [0; MAX_SERVICE_LEN];
                 bytes.iter_mut().zip(mac).for_each(|(to, from)| *to = *from);
                 store_bytes(&self.service, &bytes);
-                (NEIGHBOUR_KIND, 0, *memory, LinkAccess::Read)
+                (NEIGHBOUR_KIND, 0, *memory, 0)
             }
-            LinkDemand::Accept { slot, memory } => (2, *slot, *memory, LinkAccess::Read),
-            LinkDemand::Share { slot, memory, access } => (3, *slot, *memory, *access),
-            LinkDemand::Unshare { slot } => (4, *slot, PhysRange::default(), LinkAccess::Read),
-            LinkDemand::Close { slot } => (5, *slot, PhysRange::default(), LinkAccess::Read),
+            LinkDemand::Accept { slot, memory } => (2, *slot, *memory, 0),
+            LinkDemand::Share { slot, memory, access, survival } => {
+                let survives = if *survival == Survival::Permitted { SURVIVES } else { 0 };
+                (3, *slot, *memory, flags_of(*access) | survives)
+            }
+            LinkDemand::Keep { slot, memory } => (6, *slot, *memory, 0),
+            LinkDemand::Unshare { slot } => (4, *slot, PhysRange::default(), 0),
+            LinkDemand::Close { slot } => (5, *slot, PhysRange::default(), 0),
         };
         store_bytes(&self.target, &name);
         self.kind.store(kind, Ordering::Relaxed);
         self.slot.store(slot as u32, Ordering::Relaxed);
-        self.is_writable.store(u32::from(access == LinkAccess::ReadWrite), Ordering::Relaxed);
+        self.flags.store(flags, Ordering::Relaxed);
         self.memory.set(memory);
         // 0 means that there was no request.
         let number = self.number.load(Ordering::Relaxed).wrapping_add(1).max(1);
@@ -687,14 +765,13 @@ impl LinkRequest {
             }
             2 => LinkDemand::Accept { slot, memory },
             3 => {
-                let access = match self.is_writable.load(Ordering::Relaxed) {
-                    0 => LinkAccess::Read,
-                    _ => LinkAccess::ReadWrite,
-                };
-                LinkDemand::Share { slot, memory, access }
+                let flags = self.flags.load(Ordering::Relaxed);
+                let survival = if flags & SURVIVES == 0 { Survival::Revoked } else { Survival::Permitted };
+                LinkDemand::Share { slot, memory, access: access_of(flags), survival }
             }
             4 => LinkDemand::Unshare { slot },
             5 => LinkDemand::Close { slot },
+            6 => LinkDemand::Keep { slot, memory },
             _ => return None,
         })
     }

@@ -49,14 +49,20 @@ fn cells_exchange_packets_and_share_memory_and_survive_each_other() {
     assert!(web(&isola, 0, &["client", "kv"]).contains("shared memory is right"));
     isola.wait_for_end("evil");
     assert!(isola.run(&["logs", "evil"]).ok().contains("40 attacks"));
+    isola.run(&["rm", "evil"]).ok();
     assert!(web(&isola, 0, &["client", "kv"]).contains("echo is right"));
-    // The service dies under a client that waits for it.
+    // The service dies under a client that waits for it, and one that keeps its memory.
     start(&isola, "web", &["wait", "kv"]);
     waits_for(&isola, "web", "waiting");
+    start(&isola, "evil", &["keep", "kv"]);
+    waits_for(&isola, "evil", "keeping");
     isola.run(&["kill", "kv"]).ok();
     waits_for(&isola, "web", "Some(Closed), false");
-    assert_eq!(isola.wait_for_end("web")["exit_code"], 0);
-    isola.run(&["rm", "web"]).ok();
+    waits_for(&isola, "evil", "the contents were kept");
+    for cell in ["web", "evil"] {
+        assert_eq!(isola.wait_for_end(cell)["exit_code"], 0);
+    }
+    isola.run(&["rm", "web", "evil"]).ok();
     assert!(web(&isola, 1, &["client", "kv"]).contains("no cell of that name runs"));
     isola.run(&["rm", "kv"]).ok();
     let strangers = [&["run", "-d", "--name", "kv"], &CELL[..], &["channels", "serve"]].concat();

@@ -10,12 +10,15 @@ fn requests_round_trip_and_have_new_numbers() {
     assert_eq!((request.number(), request.get()), (0, None));
     let service = service_name("echo").unwrap();
     let longest = "n".repeat(MAX_NAME_LEN);
+    let share = |access, survival| LinkDemand::Share { slot: 3, memory: range(9, 1), access, survival };
     let demands = [
         LinkDemand::Open { target: longest, service, memory: range(5, 4) },
         LinkDemand::OpenNeighbour { mac: [2, 0xff, 0, 7, 8, 9], memory: range(5, 33) },
         LinkDemand::Accept { slot: 3, memory: range(9, 1) },
-        LinkDemand::Share { slot: 3, memory: range(9, 1), access: LinkAccess::ReadWrite },
-        LinkDemand::Share { slot: 3, memory: range(9, 1), access: LinkAccess::Read },
+        share(LinkAccess::ReadWrite, Survival::Revoked),
+        share(LinkAccess::Read, Survival::Permitted),
+        share(LinkAccess::Read, Survival::Revoked),
+        LinkDemand::Keep { slot: 4, memory: range(7, 2) },
         LinkDemand::Unshare { slot: 62 },
         LinkDemand::Close { slot: 0 },
     ];
@@ -38,7 +41,7 @@ fn answers_belong_to_their_request() {
     let table: &LinkTable = &table;
     table.set_answer(7, Ok(62));
     assert_eq!((table.answer(7), table.answer(6)), (Some(Ok(62)), None));
-    for number in 1..=8 {
+    for number in 1..=9 {
         let refusal = LinkRefusal::from_u32(number);
         assert_eq!(refusal as u32, number);
         table.set_answer(8, Err(refusal));
@@ -53,6 +56,9 @@ fn the_number_of_slots_follows_from_memory() {
         assert_eq!(link_slots(memory * MIB), slots, "{memory} MiB");
         assert_eq!(table_bytes(slots), (slots as u64 + 1) / 32 * PAGE_SIZE);
         assert!(table_bytes(slots) <= PAGE_SIZE.max(memory * MIB / 1024));
+    }
+    for (slots, to_peer) in [(31, 8), (63, 8), (95, 11), (511, 63)] {
+        assert_eq!(links_to_peer(slots), to_peer);
     }
     let table = LinkTable::<[Link; 63]>::default();
     let table: &LinkTable = &table;
@@ -95,6 +101,19 @@ fn a_table_knows_its_lent_memory_and_the_room_of_its_area() {
     assert_eq!(table.find_room(3, 100), Some(1));
     link.set_state(LinkState::Open);
     assert!(table.lends(range(9, 5)) && !table.lends(range(10, 1)) && !table.lends(range(0, 8)));
+    link.set_kept(range(20, 1));
+    assert!(table.lends(range(20, 2)), "memory for a copy is in use");
+    link.set_window(LinkPart::Shared, Some(LinkWindow { page: 5, pages: 1, access: LinkAccess::Read }));
+    link.set_survival(Survival::Permitted);
+    assert_eq!(link.survival(), Survival::Revoked, "nothing is shared");
+    link.set_shared(true);
+    assert_eq!(
+        (link.survival(), link.window(LinkPart::Shared).unwrap().access),
+        (Survival::Permitted, LinkAccess::Read)
+    );
+    link.set_survival(Survival::Revoked);
+    assert_eq!(link.survival(), Survival::Revoked);
+    link.set_window(LinkPart::Shared, None);
     assert_eq!((link.peer(), link.peer_apic(), link.request()), ((CellId(9), 3), ApicId(2), 4));
     let other = table.get(0).unwrap();
     other.set_state(LinkState::Closed);

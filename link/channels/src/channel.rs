@@ -11,10 +11,16 @@ use core::fmt;
 use core::future::poll_fn;
 use core::task::Poll;
 use isola_abi::id::PhysRange;
-use isola_abi::links::{LinkAccess, LinkDemand, LinkPart, LinkState, ServiceName, service_name};
+use isola_abi::layout::PAGE_SIZE;
+use isola_abi::links::{
+    LinkAccess, LinkDemand, LinkPart, LinkState, MAX_KEPT_BYTES, ServiceName, Survival, service_name,
+};
 use isola_abi::management::MAX_NAME_LEN;
 use isola_events::spawn_task;
 use isola_link_rings::{Broken, Message, Posted, SendError, fence_posts};
+
+/// The most pages of memory that survives the cell that shares it: 1 MiB.
+pub const MOST_KEPT_PAGES: usize = (MAX_KEPT_BYTES / PAGE_SIZE) as usize;
 
 /// The number of packets after which a reader gives way to other events.
 pub const READS_IN_A_ROW: u32 = 32;
@@ -339,7 +345,16 @@ impl Channel {
     /// # Errors
     /// A [`ChannelError`].
     pub async fn map(&self, memory: &SharedMemory, access: LinkAccess) -> Result<(), ChannelError> {
-        self.share(Some((memory.clone(), access))).await
+        self.share(Some((memory.clone(), access, Survival::Revoked))).await
+    }
+
+    /// Maps memory of this cell in the peer as [`Self::map`] does, for reading. The peer may
+    /// [keep the contents](PeerMemory::keep) when this cell ends, in memory of its own. Up to [`MOST_KEPT_PAGES`] pages.
+    ///
+    /// # Errors
+    /// A [`ChannelError`]; [`LinkRefusal::NotSurviving`](crate::LinkRefusal::NotSurviving) if the memory is longer.
+    pub async fn map_surviving(&self, memory: &SharedMemory) -> Result<(), ChannelError> {
+        self.share(Some((memory.clone(), LinkAccess::Read, Survival::Permitted))).await
     }
 
     /// Revokes the memory that is mapped in the peer. On return the peer cannot access it any more.
@@ -382,7 +397,7 @@ impl Channel {
         .await;
     }
 
-    async fn share(&self, memory: Option<(SharedMemory, LinkAccess)>) -> Result<(), ChannelError> {
+    async fn share(&self, memory: Option<(SharedMemory, LinkAccess, Survival)>) -> Result<(), ChannelError> {
         let (runtime, slot) = (runtime()?, self.link.slot.clone());
         // In a task of its own, which holds the memory until the answer.
         spawn_task(async move { runtime.share(&slot, memory).await }).await

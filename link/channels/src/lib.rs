@@ -30,7 +30,8 @@ mod runtime;
 
 pub use bell::Bell;
 pub use channel::{
-    Channel, Delivery, Listener, READS_IN_A_ROW, listen, listen_with, multicast, open, open_with,
+    Channel, Delivery, Listener, MOST_KEPT_PAGES, READS_IN_A_ROW, listen, listen_with, multicast, open,
+    open_with,
 };
 pub use error::ChannelError;
 pub use isola_abi::links::{LinkAccess, LinkRefusal};

@@ -1,7 +1,7 @@
 //! Memory for peers: halves of rings, and shared memory.
 
 use crate::ChannelError;
-use crate::runtime::{LinkSlot, pool};
+use crate::runtime::{LinkSlot, pool, runtime};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -10,6 +10,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::links::{LinkAccess, MAX_LENT_BYTES};
+use isola_events::spawn_task;
 
 /// The most pages of a [`SharedMemory`]: 16 MiB.
 pub const MOST_SHARED_PAGES: usize = (MAX_LENT_BYTES / PAGE_SIZE) as usize;
@@ -122,18 +123,18 @@ impl fmt::Debug for SharedMemory {
 }
 
 /// Memory of a peer. After the peer has revoked it, or ended, loads return other values of this cell, and stores have no
-/// effect on the peer.
+/// effect on the peer. If the peer permits it, the contents can [survive it](Self::keep).
 #[derive(Debug)]
 pub struct PeerMemory {
     words: &'static [AtomicU64],
     access: LinkAccess,
     /// Keeps the mapping reserved: the slot of the link is not free before this is dropped.
-    _slot: Rc<LinkSlot>,
+    slot: Rc<LinkSlot>,
 }
 
 impl PeerMemory {
     pub(crate) fn new(words: &'static [AtomicU64], access: LinkAccess, slot: Rc<LinkSlot>) -> Self {
-        Self { words, access, _slot: slot }
+        Self { words, access, slot }
     }
 
     /// Returns the number of words.
@@ -144,6 +145,19 @@ impl PeerMemory {
     /// Returns whether there are no words.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
+    }
+
+    /// Keeps the contents when the peer's cell ends: loads return those of that moment until this is dropped. Takes memory of
+    /// this cell of the same length. Is of no effect after the peer has revoked the memory, or closed the channel.
+    ///
+    /// # Errors
+    /// [`LinkRefusal::NotSurviving`](crate::LinkRefusal::NotSurviving) if the peer does not permit that
+    /// ([`Channel::map_surviving`](crate::Channel::map_surviving)); another [`ChannelError`].
+    pub async fn keep(&self) -> Result<(), ChannelError> {
+        let (runtime, slot) = (runtime()?, self.slot.clone());
+        let copy = SharedMemory::new(self.words.len() / PAGE_WORDS)?;
+        // In a task of its own, which holds the memory until the answer.
+        spawn_task(async move { runtime.keep(&slot, copy).await }).await
     }
 
     /// Returns the permitted access.

@@ -11,7 +11,7 @@ use core::future::poll_fn;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 use isola_abi::links::{
-    DOORBELL_VECTOR, Link, LinkAccess, LinkDemand, LinkPart, LinkState, LinkTable, ServiceName,
+    DOORBELL_VECTOR, Link, LinkAccess, LinkDemand, LinkPart, LinkState, LinkTable, ServiceName, Survival,
     service_name,
 };
 use isola_abi::network_service::ANY_CLIENT;
@@ -66,15 +66,17 @@ pub(crate) struct LinkSlot {
     /// The memory that the peer maps or may map: the half, and what was shared.
     half: SharedMemory,
     shared: RefCell<Option<SharedMemory>>,
+    /// The memory to which the supervisor copies what the peer shares, when the peer ends.
+    kept: RefCell<Option<SharedMemory>>,
     is_sharing: Cell<bool>,
 }
 
 impl Drop for LinkSlot {
     fn drop(&mut self) {
-        let (slot, memory) = (self.slot, (self.half.clone(), self.shared.take()));
+        let (slot, memory) = (self.slot, (self.half.clone(), self.shared.take(), self.kept.take()));
         spawn_task(async move {
             RUNTIME.free(slot).await;
-            // From here on no peer maps the memory.
+            // From here on no peer maps the memory, and the supervisor does not write it.
             drop(memory);
         })
         .detach();
@@ -431,26 +433,42 @@ impl Runtime {
     pub(crate) async fn share(
         &self,
         slot: &LinkSlot,
-        memory: Option<(SharedMemory, LinkAccess)>,
+        memory: Option<(SharedMemory, LinkAccess, Survival)>,
     ) -> Result<(), ChannelError> {
         let port = self.port().ok_or(ChannelError::Unsupported)?;
-        // One request at a time for a link, so that the order of the answers is that of the requests.
-        self.wait_until(|| (!slot.is_sharing.replace(true)).then_some(())).await;
         let demand = match &memory {
-            Some((memory, access)) => {
-                let memory = port.range_of(memory.words());
-                LinkDemand::Share { slot: slot.slot, memory, access: *access }
-            }
+            Some((memory, access, survival)) => LinkDemand::Share {
+                slot: slot.slot,
+                memory: port.range_of(memory.words()),
+                access: *access,
+                survival: *survival,
+            },
             None => LinkDemand::Unshare { slot: slot.slot },
         };
-        let result = self.request(&demand).await;
-        if result.is_ok() {
-            // The supervisor has revoked the memory that was shared before.
-            slot.shared.replace(memory.map(|(memory, _)| memory));
-        }
+        // The supervisor has revoked the memory that was shared before.
+        self.change_memory(slot, &demand, || slot.shared.replace(memory.map(|(memory, ..)| memory))).await
+    }
+
+    /// Names the memory to which the supervisor copies what the peer shares over a link, when the peer ends.
+    pub(crate) async fn keep(&self, slot: &LinkSlot, memory: SharedMemory) -> Result<(), ChannelError> {
+        let port = self.port().ok_or(ChannelError::Unsupported)?;
+        let demand = LinkDemand::Keep { slot: slot.slot, memory: port.range_of(memory.words()) };
+        self.change_memory(slot, &demand, || slot.kept.replace(Some(memory))).await
+    }
+
+    /// Sends a request about the memory of a link. Calls `replace` before any other, if the supervisor accepts it.
+    async fn change_memory<T>(
+        &self,
+        slot: &LinkSlot,
+        demand: &LinkDemand,
+        replace: impl FnOnce() -> T,
+    ) -> Result<(), ChannelError> {
+        // One request at a time for a link, so that the order of the answers is that of the requests.
+        self.wait_until(|| (!slot.is_sharing.replace(true)).then_some(())).await;
+        let result = self.request(demand).await.map(|_| drop(replace()));
         slot.is_sharing.set(false);
         self.waiting.take().into_iter().for_each(Waker::wake);
-        result.map(|_| ())
+        result
     }
 
     /// Sends a request to the supervisor, and returns its answer.
@@ -510,6 +528,12 @@ impl Runtime {
 
 impl LinkSlot {
     pub(crate) fn new(slot: usize, half: SharedMemory) -> Rc<Self> {
-        Rc::new(Self { slot, half, shared: RefCell::default(), is_sharing: Cell::default() })
+        Rc::new(Self {
+            slot,
+            half,
+            shared: RefCell::default(),
+            kept: RefCell::default(),
+            is_sharing: Cell::default(),
+        })
     }
 }

@@ -9,8 +9,10 @@ use super::CellSpace;
 use super::hot_plug::HotPlug;
 use crate::apic::local;
 use crate::authority::Authority;
+use crate::memory::direct;
 use crate::paging::Rights;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::id::{ApicId, PhysAddr, PhysRange};
 use isola_abi::layout::{LINK_PAGES, LINKS, PAGE_SIZE};
 use isola_abi::links::{DOORBELL_VECTOR, LinkAccess, LinkTable, LinkWindow, MAX_LENT_BYTES};
@@ -58,6 +60,20 @@ impl CellSpace {
             let mapped = (first..first + u64::from(window.pages)).take_while(at).count();
             let pages = LinkWindow { pages: mapped as u32, ..window };
             let _ = self.map_window(pages, core::iter::repeat_n(scratch, mapped));
+        }
+    }
+
+    /// Copies what the cell maps in a window to memory of the same length that it [can lend](Self::can_lend); nothing to
+    /// other memory.
+    pub fn copy_window(&mut self, window: LinkWindow, to: PhysRange) {
+        if !self.can_lend(to) || to.len_bytes != window.len_bytes() {
+            return;
+        }
+        for page in 0..u64::from(window.pages) {
+            let from = self.hot_plug.space.translate(LINKS + (u64::from(window.page) + page) * PAGE_SIZE);
+            if let Some(from) = from {
+                copy_page(from.phys, PhysAddr(to.start.0 + page * PAGE_SIZE));
+            }
         }
     }
 
@@ -111,10 +127,22 @@ impl CellSpace {
     }
 }
 
+/// Copies a page that a cell maps to a page of its pool. Cores may access both meanwhile: each word is that of some moment.
+fn copy_page(from: PhysAddr, to: PhysAddr) {
+    const WORDS: usize = PAGE_SIZE as usize / size_of::<AtomicU64>();
+    let words = |page| direct(page).cast::<[AtomicU64; WORDS]>();
+    // SAFETY: both are whole pages of memory that belongs to cells, as it is in the page tables and the pool of one: it is in
+    // the direct map, nothing of the supervisor's is in it, and any bytes are valid for atomics.
+    let (from, to) = unsafe { (&*words(from), &*words(to)) };
+    for (from, to) in from.iter().zip(to) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Region, Stock, direct, test_region};
+    use crate::memory::{Region, Stock, test_region};
     use crate::paging::{AddressSpace, LargestPage};
     use crate::space::{Built, HotPlug};
     use alloc::sync::Arc;
@@ -192,6 +220,34 @@ mod tests {
             Some((scratch, Rights::ReadWrite)),
             "a late store faults no more than before"
         );
+    }
+
+    #[test]
+    fn the_contents_of_a_window_are_copied_to_the_pool_and_nowhere_else() {
+        let ((mut space, own), (_, pool)) = (space(8), space(8));
+        let memory = part(pool, 2, 2);
+        let window = space.find_window(memory.len_bytes, LinkAccess::Read).unwrap();
+        list(&space, window);
+        // SAFETY: the test's own memory.
+        let word = |at: PhysAddr| unsafe { &*direct(at).cast::<AtomicU64>() };
+        let last = |of: PhysRange| word(PhysAddr(of.end().0 - 8));
+        let (kept, foreign) = (part(own, 4, 2), part(pool, 6, 2));
+        for (index, of) in [memory, kept, foreign].into_iter().enumerate() {
+            word(of.start).store(10 + index as u64, Ordering::Relaxed);
+            last(of).store(20 + index as u64, Ordering::Relaxed);
+        }
+        space.map_peer(Authority::OWN, window, memory).unwrap();
+        for to in [foreign, part(own, 4, 1), PhysRange::new(PhysAddr(own.start.0 + 8), 2 * PAGE_SIZE)] {
+            space.copy_window(window, to);
+        }
+        let words = |of: PhysRange| [word(of.start), last(of)].map(|word| word.load(Ordering::Relaxed));
+        assert_eq!(
+            [words(kept), words(foreign)],
+            [[11, 21], [12, 22]],
+            "not whole pages of the pool, of that length"
+        );
+        space.copy_window(window, kept);
+        assert_eq!([words(memory), words(kept)], [[10, 20]; 2]);
     }
 
     #[test]

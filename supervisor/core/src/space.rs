@@ -150,6 +150,9 @@ pub trait CellSpace {
     /// have [flushed their TLBs](Self::flush).
     fn unmap_peer(&mut self, window: LinkWindow);
 
+    /// Copies what the cell maps in a window to memory of the same length that it [can lend](Self::can_lend).
+    fn copy_window(&mut self, window: LinkWindow, to: PhysRange);
+
     /// Returns the memory of other cells that this one maps in a window.
     fn peer_memory_in(&self, window: LinkWindow) -> Vec<PhysRange>;
 

@@ -98,6 +98,10 @@ pub struct FakeState {
     pub cells_are_deaf: bool,
     /// The cells' cores ignore orders to yield.
     pub cells_defy_force: bool,
+    /// The number of times that a cell was made to flush its TLBs.
+    pub flushes: u32,
+    /// What was copied from windows of the link area: the pages, and to where.
+    pub copies: Vec<(Vec<PhysRange>, PhysRange)>,
     /// The links of each cell, since it was last built.
     pub links: BTreeMap<CellId, Rc<LinkTable>>,
     /// The cores that were sent into a cell and not reclaimed since.

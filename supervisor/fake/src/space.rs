@@ -442,6 +442,14 @@ impl CellSpace for FakeSpace {
         }
     }
 
+    fn copy_window(&mut self, window: LinkWindow, to: PhysRange) {
+        assert!(self.can_lend(to) && to.len_bytes == window.len_bytes(), "the copy is in memory of the cell");
+        if self.lets_write() {
+            let from = self.peer_memory_in(window);
+            self.state().copies.push((from, to));
+        }
+    }
+
     fn peer_memory_in(&self, window: LinkWindow) -> Vec<PhysRange> {
         let area = self.words.link_area.borrow();
         let pages = area.mapped.range(window.page..window.page + window.pages);
@@ -452,6 +460,7 @@ impl CellSpace for FakeSpace {
         if !self.lets_write() {
             return true;
         }
+        self.state().flushes += 1;
         let slots = &self.words.slots;
         let there = |id: CoreId| cores.iter().flatten().any(|core| core.0 == id);
         let inside = self.state().inside.clone();

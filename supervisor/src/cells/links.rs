@@ -23,9 +23,10 @@ impl<H: Hardware> Cells<H> {
                 .neighbour(id, mac)
                 .and_then(|target| self.core.open_link(number, (id, memory), target, &NEIGHBOUR_SERVICE)),
             Some(LinkDemand::Accept { slot, memory }) => self.core.accept_link(id, slot, memory),
-            Some(LinkDemand::Share { slot, memory, access }) => {
-                self.core.share_over_link(id, slot, memory, access)
+            Some(LinkDemand::Share { slot, memory, access, survival }) => {
+                self.core.share_over_link(id, slot, memory, access, survival)
             }
+            Some(LinkDemand::Keep { slot, memory }) => self.core.keep_over_link(id, slot, memory),
             Some(LinkDemand::Unshare { slot }) => self.core.unshare_over_link(id, slot),
             Some(LinkDemand::Close { slot }) => self.core.close_link(id, slot),
         };

@@ -5,7 +5,7 @@ use isola_abi::id::{ApicId, CellId, PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::links::{
     DOORBELL_VECTOR, LEAST_LINKS, Link, LinkAccess, LinkDemand, LinkPart, LinkRefusal, LinkRequest,
-    LinkState, LinkTable, LinkWindow,
+    LinkState, LinkTable, LinkWindow, Survival,
 };
 use isola_abi::service::{DeviceOffer, DriverSetup};
 use isola_events::{exit, run, spawn_task};
@@ -113,8 +113,16 @@ impl Port {
         let state = self.machine.state();
         self.has_ended.store(true, Ordering::Relaxed);
         for (_, link) in self.table.iter().filter(|(_, link)| link.state() != LinkState::Free) {
+            let (peer, slot) = link.peer();
+            let theirs = state.at(peer).and_then(|peer| peer.table.get(slot));
+            let keeps = |link: &&Link| link.survival() == Survival::Permitted && link.kept().len_bytes > 0;
+            let is_kept = theirs.filter(keeps).is_some();
             self.close_at_peer(&state, link);
             for part in LinkPart::ALL {
+                // The peer finds its copy there.
+                if part == LinkPart::Shared && is_kept {
+                    continue;
+                }
                 let words = state.memory.get(&link.lent(part).start.0).copied().unwrap_or_default();
                 words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             }
@@ -181,13 +189,24 @@ impl Port {
                 peer.ring();
                 Ok(slot)
             }
-            LinkDemand::Share { slot, memory, access } => {
+            LinkDemand::Keep { slot, memory } => {
+                let link = self.link(slot, LinkState::Open)?;
+                if link.survival() != Survival::Permitted {
+                    return Err(LinkRefusal::NotSurviving);
+                }
+                let window = link.window(LinkPart::Shared).map(|window| window.len_bytes());
+                assert_eq!(window, Some(memory.len_bytes), "the library asks for memory of the right length");
+                link.set_kept(memory);
+                Ok(slot)
+            }
+            LinkDemand::Share { slot, memory, access, survival } => {
                 let link = self.link(slot, LinkState::Open)?;
                 let peer = state.at(link.peer().0).ok_or(LinkRefusal::NoSuchCell)?;
                 let theirs = peer.link(link.peer().1, LinkState::Open)?;
                 theirs.set_shared(false);
                 link.set_lent(LinkPart::Shared, memory);
                 theirs.set_window(LinkPart::Shared, window(memory, access));
+                theirs.set_survival(survival);
                 theirs.set_shared(true);
                 peer.ring();
                 Ok(slot)

@@ -1,7 +1,7 @@
 //! Channels between two cells in one process: honest and hostile peers, and an end at each step.
 
 use isola_abi::id::PhysRange;
-use isola_abi::links::{LinkDemand, LinkState, service_name};
+use isola_abi::links::{LinkDemand, LinkRefusal, LinkState, Survival, service_name};
 use isola_channels::{
     Channel, ChannelError, Delivery, LinkAccess, MOST_RING_PAGES, MOST_SHARED_PAGES, Message, RingSizes,
     SharedMemory, listen, listen_with, multicast, open, open_with,
@@ -184,6 +184,42 @@ fn memory_that_a_peer_maps_is_not_used_again() {
 }
 
 #[test]
+fn contents_survive_their_owner_if_it_permits_that() {
+    for survives in [true, false] {
+        let machine = Machine::new();
+        let owner = machine.start("kv", move |_| async move {
+            let channel = listen("state").unwrap().accept().await.unwrap();
+            let memory = SharedMemory::new(3).unwrap();
+            memory.words()[1535].store(7, Ordering::Release);
+            if survives {
+                channel.map_surviving(&memory).await.unwrap();
+            } else {
+                channel.map(&memory, LinkAccess::Read).await.unwrap();
+            }
+            // The peer has asked for the copy, or was refused.
+            channel.read_message().await.unwrap();
+        });
+        let reader = machine.start("web", move |port| async move {
+            let channel = reach("kv/state").await;
+            let memory = channel.mapped().await.unwrap();
+            let kept = memory.keep().await;
+            let refused = Err(ChannelError::Refused(LinkRefusal::NotSurviving));
+            assert_eq!(kept, if survives { Ok(()) } else { refused });
+            channel.write_message(&Message::default()).await.unwrap();
+            channel.closed().await;
+            assert_eq!(memory.load(1535), Some(if survives { 7 } else { 0 }));
+            assert!(matches!(memory.keep().await, Err(ChannelError::Refused(_))), "there is no peer");
+            let taken = SharedMemory::new(3).unwrap().words().as_ptr();
+            drop((channel, memory));
+            has_links(port, 0).await;
+            assert_ne!(SharedMemory::new(3).unwrap().words().as_ptr(), taken, "the copy is free again");
+        });
+        owner.join().unwrap();
+        reader.join().unwrap();
+    }
+}
+
+#[test]
 fn rings_have_the_chosen_size_within_limits() {
     with_service(
         |_| async {
@@ -351,7 +387,12 @@ async fn attack(port: &'static Port, seed: u64) {
             yield_now().await;
         }
         if number % 6 == 1 {
-            port.send(&LinkDemand::Share { slot, memory, access: LinkAccess::ReadWrite });
+            port.send(&LinkDemand::Share {
+                slot,
+                memory,
+                access: LinkAccess::ReadWrite,
+                survival: Survival::Revoked,
+            });
         }
         for _ in 0..300 {
             let word = (next() % words.len() as u64) as usize;

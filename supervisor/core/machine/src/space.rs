@@ -222,6 +222,10 @@ impl CellSpace for Space {
         self.0.unmap_peer(window);
     }
 
+    fn copy_window(&mut self, window: LinkWindow, to: PhysRange) {
+        self.0.copy_window(window, to);
+    }
+
     fn peer_memory_in(&self, window: LinkWindow) -> Vec<PhysRange> {
         self.0.peer_memory_in(window)
     }

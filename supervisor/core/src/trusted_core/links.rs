@@ -11,6 +11,9 @@
 //!
 //! A window stays reserved until its link's slot is free, as the cell may still have references to it.
 //!
+//! Memory that survives its owner is copied to memory of the reader when the owner has ended, and the copy replaces the
+//! original in the page tables before the TLBs are flushed: no load finds other contents meanwhile.
+//!
 //! A core that does not flush leaves the memory *exposed*: its owner may use it, but it is not unplugged, and ends in
 //! quarantine.
 //! A flush waits for cores of one cell, each of which answers an NMI in code that the cell cannot change; no step waits
@@ -22,12 +25,13 @@ use super::{OwnedCell, TrustedCore};
 use crate::hardware::Hardware;
 use crate::report;
 use crate::space::CellSpace;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::links::{
-    Link, LinkAccess, LinkDemand, LinkPart, LinkRefusal, LinkState, LinkWindow, MAX_LINKS_TO_PEER,
-    NEIGHBOUR_SERVICE, ServiceName,
+    Link, LinkAccess, LinkDemand, LinkPart, LinkRefusal, LinkState, LinkWindow, MAX_KEPT_BYTES,
+    NEIGHBOUR_SERVICE, ServiceName, Survival, links_to_peer,
 };
 
 impl<H: Hardware> OwnedCell<H> {
@@ -55,7 +59,7 @@ impl<H: Hardware> OwnedCell<H> {
         let links = || self.space.links().iter();
         let to_peer = links().filter(|(_, link)| link.state() != LinkState::Free && link.peer().0 == peer);
         let free = links().find(|(_, link)| link.state() == LinkState::Free).map(|(slot, _)| slot);
-        free.filter(|_| to_peer.count() < MAX_LINKS_TO_PEER).ok_or(LinkRefusal::NoSlot)
+        free.filter(|_| to_peer.count() < links_to_peer(links().count())).ok_or(LinkRefusal::NoSlot)
     }
 
     /// Returns whether the cell has a link for frames to `peer`.
@@ -92,20 +96,48 @@ impl<H: Hardware> OwnedCell<H> {
     fn unmap(&mut self, slot: usize, parts: &[LinkPart]) -> Vec<PhysRange> {
         let Ok(link) = self.link(slot) else { return Vec::new() };
         let windows: Vec<_> = parts.iter().filter_map(|part| link.window(*part)).collect();
-        revoke(&mut self.space, &self.cores, &windows)
+        revoke(&mut self.space, &self.cores, &windows, &[])
+    }
+
+    /// Closes links at some slots, whose peer has closed them or has ended. In the latter case memory that survives the peer
+    /// is replaced by its copy. Returns the memory that a core may still access.
+    #[must_use]
+    fn lose_links(&mut self, slots: &[usize], end: PeerEnd) -> Vec<PhysRange> {
+        let links: Vec<&Link> = slots.iter().filter_map(|slot| self.link(*slot).ok()).collect();
+        links.iter().for_each(|link| link.set_state(LinkState::Closed));
+        let keeps = |link: &&&Link| {
+            let is_kept = link.survival() == Survival::Permitted && link.kept().len_bytes > 0;
+            end == PeerEnd::CellEnded && is_kept
+        };
+        let copy = |link: &&Link| Some((link.window(LinkPart::Shared)?, link.kept()));
+        let copies: Vec<_> = links.iter().filter(keeps).filter_map(copy).collect();
+        let windows = links.iter().flat_map(|link| LinkPart::ALL.map(|part| link.window(part)));
+        let windows: Vec<_> = windows.flatten().collect();
+        revoke(&mut self.space, &self.cores, &windows, &copies)
     }
 }
 
-/// Revokes what a cell maps in windows of its table. Returns the memory that a core may still access, as it does not
-/// flush its TLB; that stays in the page tables, where a restarted supervisor finds it.
+/// Revokes what a cell maps in windows of its table. In the windows of `copies` the cell keeps the contents, in memory of its
+/// own. Returns the memory that a core may still access, as it does not flush its TLB; that stays in the page tables,
+/// where a restarted supervisor finds it.
 #[must_use]
 pub(super) fn revoke<S: CellSpace>(
     space: &mut S,
     cores: &[Option<S::Core>],
     windows: &[LinkWindow],
+    copies: &[(LinkWindow, PhysRange)],
 ) -> Vec<PhysRange> {
     let mapped: Vec<_> = windows.iter().map(|window| (*window, space.peer_memory_in(*window))).collect();
-    windows.iter().for_each(|window| space.unmap_peer(*window));
+    for window in windows {
+        let Some((_, memory)) = copies.iter().find(|(copied, _)| copied == window) else {
+            space.unmap_peer(*window);
+            continue;
+        };
+        space.copy_window(*window, *memory);
+        if space.map_peer(*window, *memory).is_none() {
+            space.unmap_peer(*window);
+        }
+    }
     let revoked: Vec<_> = mapped.iter().flat_map(|(_, memory)| memory.iter().copied()).collect();
     if revoked.is_empty() || space.flush(cores) {
         return Vec::new();
@@ -202,8 +234,13 @@ impl<H: Hardware> TrustedCore<H> {
         slot: usize,
         memory: PhysRange,
         access: LinkAccess,
+        survival: Survival,
     ) -> Result<usize, LinkRefusal> {
         let (peer, peer_slot) = self.peer_of(id, slot, LinkState::Open)?;
+        let is_too_much = access != LinkAccess::Read || memory.len_bytes > MAX_KEPT_BYTES;
+        if survival == Survival::Permitted && is_too_much {
+            return Err(LinkRefusal::NotSurviving);
+        }
         if !self.linkable(id)?.space.can_lend(memory) || self.is_exposed(memory) {
             return Err(LinkRefusal::BadMemory);
         }
@@ -214,8 +251,35 @@ impl<H: Hardware> TrustedCore<H> {
             return Err(refusal);
         }
         let cell = self.linkable(peer)?;
-        cell.link(peer_slot)?.set_shared(true);
+        let link = cell.link(peer_slot)?;
+        link.set_survival(survival);
+        link.set_shared(true);
         cell.space.ring_doorbell();
+        Ok(slot)
+    }
+
+    /// Makes a cell keep the contents of the memory that its peer shares now, if the peer ends: in `memory`, which stays
+    /// reserved for that while the link's slot is in use.
+    ///
+    /// # Errors
+    /// Returns a [`LinkRefusal`].
+    pub fn keep_over_link(
+        &mut self,
+        id: CellId,
+        slot: usize,
+        memory: PhysRange,
+    ) -> Result<usize, LinkRefusal> {
+        self.peer_of(id, slot, LinkState::Open)?;
+        let cell = self.linkable(id)?;
+        let link = cell.link(slot)?;
+        let window = link.window(LinkPart::Shared).filter(|_| link.survival() == Survival::Permitted);
+        let window = window.ok_or(LinkRefusal::NotSurviving)?;
+        // One page for two links would have the contents of the peer that ends last.
+        let is_used = cell.space.links().lends(memory) || self.is_exposed(memory);
+        if is_used || memory.len_bytes != window.len_bytes() || !cell.space.can_lend(memory) {
+            return Err(LinkRefusal::BadMemory);
+        }
+        link.set_kept(memory);
         Ok(slot)
     }
 
@@ -225,7 +289,9 @@ impl<H: Hardware> TrustedCore<H> {
     /// Returns a [`LinkRefusal`].
     pub fn unshare_over_link(&mut self, id: CellId, slot: usize) -> Result<usize, LinkRefusal> {
         let (peer, peer_slot) = self.peer_of(id, slot, LinkState::Open)?;
-        self.linkable(peer)?.link(peer_slot)?.set_shared(false);
+        let theirs = self.linkable(peer)?.link(peer_slot)?;
+        theirs.set_shared(false);
+        theirs.set_kept(PhysRange::default());
         let revoked = self.unmap(peer, peer_slot, &[LinkPart::Shared]);
         self.linkable(id)?.link(slot)?.set_lent(LinkPart::Shared, PhysRange::default());
         self.linkable(peer)?.space.ring_doorbell();
@@ -240,7 +306,7 @@ impl<H: Hardware> TrustedCore<H> {
         let link = self.linkable(id)?.link(slot)?;
         let (state, (peer, peer_slot)) = (link.state(), link.peer());
         if state != LinkState::Closed {
-            self.close_at_peer(id, slot, peer, peer_slot);
+            self.close_at_peer(id, peer, &[(slot, peer_slot)], PeerEnd::Closed);
         }
         // Memory that is exposed keeps its window, and the slot with it.
         self.linkable(id)?.link(slot)?.set_state(LinkState::Closed);
@@ -268,9 +334,12 @@ impl<H: Hardware> TrustedCore<H> {
         self.note_neighbour_change(id);
         let Some(cell) = self.cells.get(&id) else { return };
         let links = cell.space.links().iter().filter(|(_, link)| link.state() != LinkState::Free);
-        let links: Vec<_> = links.map(|(slot, link)| (slot, link.peer())).collect();
-        for (slot, (peer, peer_slot)) in links {
-            self.close_at_peer(id, slot, peer, peer_slot);
+        let mut peers: BTreeMap<CellId, Vec<(usize, usize)>> = BTreeMap::new();
+        for (slot, (peer, peer_slot)) in links.map(|(slot, link)| (slot, link.peer())) {
+            peers.entry(peer).or_default().push((slot, peer_slot));
+        }
+        for (peer, slots) in peers {
+            self.close_at_peer(id, peer, &slots, PeerEnd::CellEnded);
         }
         // What the cell maps stays in its page tables and its table of links: a restarted supervisor finds it there.
         let lost = self.cells.get(&id).filter(|cell| !cell.lost.is_empty() || cell.moves.has_lost);
@@ -282,23 +351,28 @@ impl<H: Hardware> TrustedCore<H> {
         self.exposed.iter().any(|range| meets(*range, memory))
     }
 
-    /// Makes a cell lose the memory of a peer that closes the link or has ended. If the cell was not adopted yet, the memory
-    /// is exposed until then.
-    pub(super) fn close_at_peer(&mut self, id: CellId, slot: usize, peer: CellId, peer_slot: usize) {
+    /// Makes a cell lose the memory of a peer that closes links or has ended: `slots` has the peer's slot of each, and the
+    /// cell's. The cell flushes its TLBs once. If it was not adopted yet, the memory is exposed until then.
+    pub(super) fn close_at_peer(&mut self, id: CellId, peer: CellId, slots: &[(usize, usize)], end: PeerEnd) {
         if !self.cells.contains_key(&peer)
             && let Some(cell) = self.cells.get(&id)
-            && let Ok(link) = cell.link(slot)
         {
-            self.exposed.extend(lent(link));
+            let links = slots.iter().filter_map(|(slot, _)| cell.link(*slot).ok());
+            self.exposed.extend(links.flat_map(lent));
             self.ended_before.insert(id);
         }
-        let Ok(link) = self.linkable(peer).and_then(|cell| cell.link(peer_slot)) else { return };
-        if link.peer() != (id, slot) || link.state() == LinkState::Closed {
-            // The peer has closed its end, and its slot may have another link by now.
+        let Ok(cell) = self.linkable(peer) else { return };
+        // The peer may have closed its end, and its slot may have another link by now.
+        let is_open = |(slot, peer_slot): &&(usize, usize)| {
+            let link = cell.link(*peer_slot).ok().filter(|link| link.state() != LinkState::Closed);
+            link.is_some_and(|link| link.peer() == (id, *slot))
+        };
+        let open: Vec<usize> = slots.iter().filter(is_open).map(|(_, peer_slot)| *peer_slot).collect();
+        if open.is_empty() {
             return;
         }
-        link.set_state(LinkState::Closed);
-        let _ = self.unmap(peer, peer_slot, &LinkPart::ALL);
+        let exposed = self.cells.get_mut(&peer).map(|cell| cell.lose_links(&open, end));
+        self.exposed.extend(exposed.unwrap_or_default());
         if let Ok(cell) = self.linkable(peer) {
             cell.space.ring_doorbell();
         }
@@ -338,6 +412,15 @@ impl<H: Hardware> TrustedCore<H> {
         let link = self.linkable(id)?.link(slot)?;
         if link.state() == state { Ok(link.peer()) } else { Err(LinkRefusal::WrongState) }
     }
+}
+
+/// The reason why a cell loses a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerEnd {
+    /// The peer has closed it.
+    Closed,
+    /// The peer has ended: shared memory may survive it.
+    CellEnded,
 }
 
 /// Returns the memory that a cell gives to its peer.

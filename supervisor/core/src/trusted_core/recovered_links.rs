@@ -4,17 +4,19 @@
 //! describe the same open link, and each cell maps exactly what the other lends. All others are closed. The decision needs
 //! no memory of the failed supervisor: the cells cannot write the tables.
 //!
+//! A closed link over which a cell has kept the contents of its peer's memory keeps them, as they are in its own memory.
+//!
 //! The policy adopts the recovered cells one by one. If it dismantles one with which another has a link, and that other one
 //! is not adopted yet, the memory that the former lends is *exposed*, and the latter loses it when it is adopted.
 
 use super::TrustedCore;
-use super::links::{lent, revoke};
+use super::links::{PeerEnd, lent, revoke};
 use crate::hardware::{Hardware, RecoveredCell};
 use crate::space::CellSpace;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
-use isola_abi::links::{LinkPart, LinkState};
+use isola_abi::links::{Link, LinkPart, LinkState};
 
 impl<H: Hardware> TrustedCore<H> {
     /// Keeps the links of recovered cells that are complete, and closes the others.
@@ -42,9 +44,10 @@ impl<H: Hardware> TrustedCore<H> {
             return;
         }
         let links = slots.iter().filter_map(|slot| cell.space.links().get(*slot));
-        let windows = links.flat_map(|link| LinkPart::ALL.map(|part| link.window(part)));
-        let windows: Vec<_> = windows.flatten().collect();
-        self.exposed.extend(revoke(&mut cell.space, &cell.cores, &windows));
+        let parts = |link| if has_copy(&cell.space, link) { &[LinkPart::Ring][..] } else { &LinkPart::ALL };
+        let windows: Vec<_> =
+            links.flat_map(|link| parts(link).iter().filter_map(|part| link.window(*part))).collect();
+        self.exposed.extend(revoke(&mut cell.space, &cell.cores, &windows, &[]));
         for link in slots.iter().filter_map(|slot| cell.space.links().get(*slot)) {
             LinkPart::ALL.into_iter().for_each(|part| link.set_lent(part, PhysRange::default()));
             link.set_shared(false);
@@ -62,7 +65,7 @@ impl<H: Hardware> TrustedCore<H> {
         for (slot, link) in links {
             let (peer, peer_slot) = link.peer();
             if self.cells.contains_key(&peer) {
-                self.close_at_peer(id, slot, peer, peer_slot);
+                self.close_at_peer(id, peer, &[(slot, peer_slot)], PeerEnd::CellEnded);
             } else {
                 self.exposed.extend(lent(link));
                 self.ended_before.insert(id);
@@ -78,7 +81,7 @@ impl<H: Hardware> TrustedCore<H> {
         let links = links.filter(|(_, (peer, _), state)| *state == LinkState::Open && is_ended(peer));
         let ended: Vec<_> = links.map(|(slot, peer, _)| (slot, peer)).collect();
         for (slot, (peer, peer_slot)) in ended {
-            self.close_at_peer(peer, peer_slot, id, slot);
+            self.close_at_peer(peer, id, &[(peer_slot, slot)], PeerEnd::CellEnded);
         }
     }
 }
@@ -123,6 +126,16 @@ fn is_complete<H: Hardware>(
         && other.lent(LinkPart::Ring).len_bytes > 0
         && link.is_shared() == (other.lent(LinkPart::Shared).len_bytes > 0)
         && LinkPart::ALL.into_iter().all(maps)
+}
+
+/// Returns whether a cell has a closed link over which it has kept the contents of its peer's memory: the shared window maps
+/// exactly the memory of its own that it has named for them.
+fn has_copy<S: CellSpace>(space: &S, link: &Link) -> bool {
+    let kept = link.kept();
+    let maps = |window| space.peer_memory_in(window).iter().flat_map(pages).eq(pages(&kept));
+    link.state() == LinkState::Closed
+        && space.can_lend(kept)
+        && link.window(LinkPart::Shared).is_some_and(maps)
 }
 
 /// Returns the addresses of the pages in a range.

@@ -2,15 +2,15 @@
 
 use crate::bench::{Bench, page_of};
 use isola_abi::id::{CellId, PhysAddr, PhysRange};
-use isola_abi::links::{LinkAccess, LinkPart, LinkRefusal, LinkState, MAX_LINKS_TO_PEER};
+use isola_abi::links::{LinkAccess, LinkPart, LinkRefusal, LinkState, Survival, links_to_peer};
 use isola_supervisor_fake::{MEMORY, MIB};
 
-fn state(bench: &Bench, id: CellId, slot: usize) -> LinkState {
+pub fn state(bench: &Bench, id: CellId, slot: usize) -> LinkState {
     bench.core.hardware().state().links[&id].get(slot).unwrap().state()
 }
 
 /// Returns a machine with two cells, 1 and 2, that have an open link at slot 0.
-fn linked() -> (Bench, CellId, CellId) {
+pub fn linked() -> (Bench, CellId, CellId) {
     let mut bench = Bench::new();
     let (one, other) = (bench.run(1, 1), bench.run(2, 1));
     let memory = page_of(&bench.core, 1, 600);
@@ -32,7 +32,7 @@ fn each_cell_of_a_link_maps_the_memory_that_the_other_gave_and_loses_it_at_the_e
     let (first, second) = (page_of(&bench.core, 1, 600).start, page_of(&bench.core, 2, 600).start);
     assert_eq!((mapped(&bench, one), mapped(&bench, other)), (vec![second], vec![first]));
     let shared = page_of(&bench.core, 1, 700);
-    bench.core.share_over_link(one, 0, shared, LinkAccess::ReadWrite).unwrap();
+    bench.core.share_over_link(one, 0, shared, LinkAccess::ReadWrite, Survival::Revoked).unwrap();
     assert_eq!(mapped(&bench, other), [first, shared.start]);
     bench.core.unshare_over_link(one, 0).unwrap();
     assert_eq!(mapped(&bench, other), [first]);
@@ -52,15 +52,33 @@ fn second_page() -> PhysRange {
 }
 
 #[test]
+fn a_cell_flushes_its_tlbs_once_for_all_links_of_a_peer_that_ends() {
+    let (mut bench, one, other) = linked();
+    for page in 601..604 {
+        let (own, theirs) = (page_of(&bench.core, 1, page), page_of(&bench.core, 2, page));
+        let slot = bench.core.open_link(8, (one, own), other, &[0; 24]).unwrap();
+        bench.core.accept_link(other, slot, theirs).unwrap();
+    }
+    let before = bench.core.hardware().state().flushes;
+    bench.core.end(one, Vec::new()).unwrap();
+    let state = bench.core.hardware().state();
+    assert_eq!((state.mapped_by(other), state.flushes), (vec![], before + 1));
+}
+
+#[test]
 fn a_cell_lends_only_its_own_memory_and_has_a_bounded_number_of_links() {
     let (mut bench, one, other) = linked();
     let foreign = page_of(&bench.core, 2, 600);
     assert_eq!(bench.core.open_link(1, (one, foreign), other, &[0; 24]), Err(LinkRefusal::BadMemory));
-    assert_eq!(bench.core.share_over_link(one, 0, foreign, LinkAccess::Read), Err(LinkRefusal::BadMemory));
+    assert_eq!(
+        bench.core.share_over_link(one, 0, foreign, LinkAccess::Read, Survival::Revoked),
+        Err(LinkRefusal::BadMemory)
+    );
     let own = page_of(&bench.core, 1, 601);
     assert_eq!(bench.core.open_link(1, (one, own), one, &[0; 24]), Err(LinkRefusal::NoSuchCell));
     assert_eq!(bench.core.open_link(1, (one, own), CellId(9), &[0; 24]), Err(LinkRefusal::NoSuchCell));
-    for _ in 1..MAX_LINKS_TO_PEER {
+    let slots = bench.core.hardware().state().links[&one].iter().count();
+    for _ in 1..links_to_peer(slots) {
         bench.core.open_link(1, (one, own), other, &[0; 24]).unwrap();
     }
     assert_eq!(bench.core.open_link(1, (one, own), other, &[0; 24]), Err(LinkRefusal::NoSlot));
@@ -91,7 +109,7 @@ fn memory_that_a_lost_core_of_a_peer_may_access_is_never_free() {
 fn memory_that_a_core_does_not_give_back_is_reported_until_it_does() {
     let (mut bench, one, other) = linked();
     let shared = page_of(&bench.core, 1, 700);
-    bench.core.share_over_link(one, 0, shared, LinkAccess::ReadWrite).unwrap();
+    bench.core.share_over_link(one, 0, shared, LinkAccess::ReadWrite, Survival::Revoked).unwrap();
     bench.core.hardware().state().stuck_core = Some(0);
     assert_eq!(bench.core.unshare_over_link(one, 0), Err(LinkRefusal::Exposed));
     assert_eq!(bench.core.close_link(other, 0), Err(LinkRefusal::Exposed), "its window stays reserved");
@@ -122,7 +140,7 @@ fn a_cell_without_memory_for_tables_gets_no_link() {
 fn open_links_survive_a_restart_and_incomplete_ones_do_not() {
     let (mut bench, one, other) = linked();
     let shared = page_of(&bench.core, 1, 700);
-    bench.core.share_over_link(one, 0, shared, LinkAccess::ReadWrite).unwrap();
+    bench.core.share_over_link(one, 0, shared, LinkAccess::ReadWrite, Survival::Revoked).unwrap();
     let more = page_of(&bench.core, 1, 601);
     bench.core.open_link(8, (one, more), other, &[0; 24]).unwrap();
     [one, other].into_iter().for_each(|id| bench.core.save(id, Vec::new()));

@@ -4,3 +4,4 @@ mod bench;
 mod links;
 mod sequences;
 mod single_calls;
+mod surviving;

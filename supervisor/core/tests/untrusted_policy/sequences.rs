@@ -3,7 +3,7 @@
 use crate::bench::{Bench, CORES, NOW, block, page_of, spec};
 use isola_abi::growth::Answer;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
-use isola_abi::links::LinkAccess;
+use isola_abi::links::{LinkAccess, Survival};
 use isola_abi::management::{CellSpec, NetworkSpec};
 use isola_abi::unplug::Shortfall;
 use isola_abi::volume::{VolumeAccess, VolumeMount};
@@ -51,6 +51,8 @@ enum Call {
     OpenLink { from: u32, to: u32, page: u64 },
     AcceptLink { id: u32, slot: usize, page: u64 },
     Share { id: u32, slot: usize, page: u64 },
+    ShareSurviving { id: u32, slot: usize, page: u64 },
+    Keep { id: u32, slot: usize, page: u64 },
     Unshare(u32, usize),
     CloseLink(u32, usize),
     FillSpaces(bool),
@@ -120,6 +122,8 @@ fn any_link_call() -> impl Strategy<Value = Call> {
         6 => (id(), id(), page()).prop_map(|(from, to, page)| Call::OpenLink { from, to, page }),
         8 => (id(), slot(), page()).prop_map(|(id, slot, page)| Call::AcceptLink { id, slot, page }),
         4 => (id(), slot(), page()).prop_map(|(id, slot, page)| Call::Share { id, slot, page }),
+        4 => (id(), slot(), page()).prop_map(|(id, slot, page)| Call::ShareSurviving { id, slot, page }),
+        4 => (id(), slot(), page()).prop_map(|(id, slot, page)| Call::Keep { id, slot, page }),
         2 => (id(), slot()).prop_map(|(id, slot)| Call::Unshare(id, slot)),
         3 => (id(), slot()).prop_map(|(id, slot)| Call::CloseLink(id, slot)),
         2 => id().prop_map(Call::End),
@@ -220,7 +224,15 @@ fn apply(mut bench: Bench, call: &Call) -> Bench {
         }
         Call::Share { id, slot, page } => {
             let memory = page_of(core, id, page);
-            let _ = core.share_over_link(CellId(id), slot, memory, LinkAccess::ReadWrite);
+            let _ = core.share_over_link(CellId(id), slot, memory, LinkAccess::ReadWrite, Survival::Revoked);
+        }
+        Call::ShareSurviving { id, slot, page } => {
+            let (memory, survival) = (page_of(core, id, page), Survival::Permitted);
+            let _ = core.share_over_link(CellId(id), slot, memory, LinkAccess::Read, survival);
+        }
+        Call::Keep { id, slot, page } => {
+            let memory = page_of(core, id, page);
+            let _ = core.keep_over_link(CellId(id), slot, memory);
         }
         Call::Unshare(id, slot) => _ = core.unshare_over_link(CellId(id), slot),
         Call::CloseLink(id, slot) => _ = core.close_link(CellId(id), slot),

@@ -66,7 +66,13 @@ fn wrong_requests_are_answered_and_change_nothing() {
     for slot in [0, MAX_LINKS - 1, MAX_LINKS, u32::MAX as usize] {
         for demand in [
             LinkDemand::Accept { slot, memory },
-            LinkDemand::Share { slot, memory, access: isola_abi::links::LinkAccess::Read },
+            LinkDemand::Share {
+                slot,
+                memory,
+                access: isola_abi::links::LinkAccess::Read,
+                survival: isola_abi::links::Survival::Permitted,
+            },
+            LinkDemand::Keep { slot, memory },
             LinkDemand::Unshare { slot },
             LinkDemand::Close { slot },
         ] {

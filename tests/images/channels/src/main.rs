@@ -2,11 +2,12 @@
 //!
 //! | role | what the cell does |
 //! |---|---|
-//! | `serve` | serves `echo`, `slow` (reads nothing), `memory` (adds to words of shared memory), `answer` and `drain` |
+//! | `serve` | serves `echo`, `slow` (reads nothing), `memory` (adds to words of shared memory), `state` (shares some that survives), `answer` and `drain` |
 //! | `client CELL` | uses all services, and checks the answers |
 //! | `call NAME` | uses a service that answers with the bytes it gets, until both sides have ended |
 //! | `costs CELL...` | prints the costs of messages and packets |
 //! | `hold CELL` | exchanges packets until the service ends |
+//! | `keep CELL` | keeps the contents of memory of the service when that ends |
 //! | `wait CELL` | waits for a packet that never comes, until the peer ends |
 //! | `die STEP CELL` | ends at a step of a channel's life |
 //! | `hostile CELL` | writes random words to its half, and rings doorbells |
@@ -35,6 +36,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         ["call", name] => call(name).await,
         ["costs", ref cells @ ..] => costs::measure(cells).await,
         ["hold", cell] => hold(cell).await,
+        ["keep", cell] => keep(cell).await,
         ["wait", cell] => wait(cell).await,
         ["die", step, cell] => die(step, cell).await,
         ["hostile", cell] => hostile::attack(cell).await,
@@ -44,7 +46,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         },
         _ => {
             println!(
-                "usage: channels serve | client CELL | call NAME | costs CELL... | hold CELL | wait CELL | die STEP CELL | hostile CELL | hostile-neighbour ADDRESS"
+                "usage: channels serve | client CELL | call NAME | costs CELL... | hold CELL | keep CELL | wait CELL | die STEP CELL | hostile CELL | hostile-neighbour ADDRESS"
             );
             return ExitCode::USAGE;
         }
@@ -59,7 +61,7 @@ async fn main(arguments: Arguments) -> ExitCode {
 }
 
 async fn serve() -> Result<(), ChannelError> {
-    for service in ["echo", "memory", "slow", "answer"] {
+    for service in ["echo", "memory", "state", "slow", "answer"] {
         let listener = listen(service)?;
         let activity = register_activity(service).unwrap_or_else(|_| current_activity());
         spawn_task(async move {
@@ -69,6 +71,7 @@ async fn serve() -> Result<(), ChannelError> {
                         let _ = match service {
                             "echo" => echo(&channel).await,
                             "memory" => add(&channel).await,
+                            "state" => share_state(&channel).await,
                             "answer" => costs::answer(&channel).await,
                             _ => {
                                 channel.closed().await;
@@ -105,6 +108,36 @@ async fn add(channel: &Channel) -> Result<(), ChannelError> {
         let stored = memory.store(last, memory.load(last).unwrap_or_default() + 1);
         channel.write(if stored { &packet } else { b"read-only" }).await?;
     }
+}
+
+/// The pages of the service `state`, and the value of each of their words.
+const STATE_PAGES: usize = 200;
+const STATE: u64 = 0x5eed_0000;
+
+/// Shares memory that survives this cell.
+async fn share_state(channel: &Channel) -> Result<(), ChannelError> {
+    let memory = SharedMemory::new(STATE_PAGES)?;
+    for (index, word) in (0_u64..).zip(memory.words()) {
+        word.store(STATE + index, Ordering::Relaxed);
+    }
+    channel.map_surviving(&memory).await?;
+    channel.closed().await;
+    Ok(())
+}
+
+/// Keeps the memory of the service `state` at the end of its cell.
+async fn keep(cell: &str) -> Result<(), ChannelError> {
+    let channel = open(&format!("{cell}/state")).await?;
+    let memory = channel.mapped().await?;
+    let is_right = || (0..memory.len()).all(|index| memory.load(index) == Some(STATE + index as u64));
+    assert_eq!((memory.len(), is_right()), (STATE_PAGES * 512, true));
+    memory.keep().await?;
+    println!("channels: keeping");
+    channel.closed().await;
+    assert!(is_right(), "the contents survive their owner");
+    drop((channel, memory));
+    println!("channels: the contents were kept");
+    Ok(())
 }
 
 async fn use_all(cell: &str) -> Result<(), ChannelError> {
