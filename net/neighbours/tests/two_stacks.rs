@@ -366,6 +366,30 @@ fn a_stream_goes_over_the_link_in_long_frames() {
 }
 
 #[test]
+fn a_connection_over_a_link_has_no_slow_start() {
+    const WINDOW: u32 = 256 << 10;
+    let mut net = Net::new([host_config(1), host_config(2)], [6]);
+    net.listen_and_connect(host_ip(1).into());
+    let windows = |net: &Net, over_link: bool| -> Vec<u32> {
+        let view = |host: &Host| {
+            let stack = host.around.stack.borrow();
+            let view = stack.connections(net.now).next().map(|(_, view)| view());
+            view.filter(|view| view.over_link == over_link).map(|view| view.stats.congestion_window)
+        };
+        net.hosts.iter().filter_map(view).collect()
+    };
+    while windows(&net, true).len() < 2 {
+        assert!(net.step(), "both have the link before the stream ends");
+        net.now += Duration::from_micros(1);
+    }
+    assert_eq!(windows(&net, true), [WINDOW; 2]);
+    net.run();
+    assert!(windows(&net, true).is_empty());
+    assert!(windows(&net, false).iter().all(|window| *window < WINDOW), "{:?}", windows(&net, false));
+    assert!(net.over_links() == 6);
+}
+
+#[test]
 fn a_stream_over_ipv6_goes_over_the_link() {
     let mut net = Net::new([host_config6(1), host_config6(2)], [u32::MAX]);
     while net.step() || net.now < Instant::from_nanos(5_000_000_000) {

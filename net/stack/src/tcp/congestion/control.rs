@@ -19,6 +19,8 @@ pub(crate) struct Control {
     /// time measured in it.
     unused: Duration,
     unused_rtt: Option<Duration>,
+    /// The least window, until the next loss.
+    least: u32,
 }
 
 impl Control {
@@ -29,7 +31,7 @@ impl Control {
 
     fn of(algorithm: Box<dyn CongestionControl>) -> Self {
         let (heard_at, unused) = (Instant::ZERO, Duration::ZERO);
-        Self { window: algorithm.window(), algorithm, heard_at, unused, unused_rtt: None }
+        Self { window: algorithm.window(), algorithm, heard_at, unused, unused_rtt: None, least: 0 }
     }
 
     /// See [`CongestionControl::name`].
@@ -41,6 +43,12 @@ impl Control {
     #[inline]
     pub const fn window(&self) -> u32 {
         self.window
+    }
+
+    /// Sets the least window, in bytes, until a loss shows that the path has no room for it.
+    pub fn set_least(&mut self, bytes: u32) {
+        self.least = bytes;
+        self.window = self.algorithm.window().max(bytes);
     }
 
     /// See [`CongestionControl::threshold`].
@@ -64,6 +72,7 @@ impl Control {
 
     /// See [`CongestionControl::on_loss`].
     pub fn on_loss(&mut self, now: Instant, in_flight: u32) {
+        self.least = 0;
         self.notify(|algorithm| algorithm.on_loss(now, in_flight));
     }
 
@@ -74,6 +83,7 @@ impl Control {
 
     /// See [`CongestionControl::on_timeout`].
     pub fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout) {
+        self.least = 0;
         self.notify(|algorithm| algorithm.on_timeout(now, in_flight, timeout));
     }
 
@@ -104,7 +114,7 @@ impl Control {
             self.algorithm.on_unused(unused, rtt);
         }
         news(&mut *self.algorithm);
-        self.window = self.algorithm.window();
+        self.window = self.algorithm.window().max(self.least);
     }
 }
 
@@ -139,6 +149,27 @@ mod tests {
         control.on_loss(now, 1000 * MSS);
         control.on_recovered();
         (control, now)
+    }
+
+    #[test]
+    fn the_least_window_ends_with_a_loss() {
+        for algorithm in [Algorithm::Cubic, Algorithm::NewReno] {
+            let start = || {
+                let mut control = Control::new(algorithm, MSS);
+                control.set_least(200 * MSS);
+                control.start(MSS);
+                assert_eq!(control.window(), 200 * MSS);
+                control
+            };
+            let (mut lost, mut late) = (start(), start());
+            lost.on_loss(Instant::ZERO, 10 * MSS);
+            assert_eq!(lost.window(), lost.algorithm.window());
+            late.on_timeout(Instant::ZERO, 10 * MSS, Timeout::First);
+            assert_eq!(late.window(), MSS);
+            let mut elsewhere = start();
+            elsewhere.set_least(0);
+            assert_eq!(elsewhere.window(), Control::new(algorithm, MSS).window());
+        }
     }
 
     #[proves("RFC 9438 5.8", "time in which the window is not used does not let it grow afterwards.")]

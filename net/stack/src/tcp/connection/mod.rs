@@ -45,6 +45,10 @@ use receiver::Receiver;
 pub use receiver::StreamEnd;
 use sender::{Fin, Sender, WantedSpace};
 
+/// The bytes that a connection may have in flight over a link in memory whatever its congestion window is, until a loss: the
+/// queue in front of a link has room for those of four connections that the neighbour does not read.
+const LINK_WINDOW: u32 = 256 << 10;
+
 /// The states of RFC 9293 that have a connection object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -449,6 +453,13 @@ impl Connection {
     /// Sets the maximum data of a frame that the device segments, in bytes.
     pub fn set_burst(&mut self, bytes: u32) {
         self.sender.burst = bytes;
+    }
+
+    /// Adapts to a path that was looked up: `burst` is the maximum data of a frame, in bytes. A link in memory has room for
+    /// [`LINK_WINDOW`] bytes at any time.
+    pub fn set_path_limits(&mut self, burst: u32, over_link: bool) {
+        self.set_burst(burst);
+        self.sender.control.set_least(if over_link { LINK_WINDOW } else { 0 });
     }
 
     /// Returns the segment size to which the device must cut a segment with `payload_len` bytes of data; `None` if it

@@ -252,11 +252,13 @@ impl Tcp {
         connection.mapped = Membership::In;
         connection.owner = self.listeners.owner(listener);
         let remote = flow.remote.ip();
-        let burst = match &handshake.path {
-            Some(path) => stack.interface.burst_to(remote, path.known.mac),
-            None => stack.interface.burst(remote),
-        };
-        connection.set_burst(burst);
+        match &handshake.path {
+            Some(path) => {
+                let burst = stack.interface.burst_to(remote, path.known.mac);
+                connection.set_path_limits(burst, path.over_link);
+            }
+            None => connection.set_burst(stack.interface.burst(remote)),
+        }
         let key = self.connections.insert(connection).ok()?;
         if let Some(half_open_index) = half_open_index {
             self.half_open.remove(half_open_index);

@@ -160,7 +160,8 @@ impl Tcp {
         let path = stack.interface.path(stack.now, remote, stack.counters);
         connection.path = match path {
             Path::Known(known) => {
-                connection.set_burst(stack.interface.burst_to(remote, known.mac));
+                let over_link = stack.interface.is_linked(known.mac);
+                connection.set_path_limits(stack.interface.burst_to(remote, known.mac), over_link);
                 Some(CachedPath::new(&connection.flow, known, progress, stack.interface))
             }
             Path::Sought(_) | Path::Lost => None,
