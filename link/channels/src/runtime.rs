@@ -292,9 +292,11 @@ impl Runtime {
         self.table.set(self.port().map(LinkPort::table));
         let handler = on_interrupt(DOORBELL_VECTOR, || {
             let mode = RUNTIME.polling.borrow_mut().as_mut().map(AdaptivePolling::interrupted);
-            RUNTIME.poll();
             if mode == Some(PollingMode::Polling) {
+                // At this rate of doorbells the links are looked at once in each round of the queue.
                 RUNTIME.queue_poll();
+            } else {
+                RUNTIME.poll();
             }
         });
         // Only this function installs a handler for the vector.

@@ -14,7 +14,7 @@ use isola_platform::block::BlockPort;
 use isola_platform::network::NetworkPort;
 use isola_platform::{CoreIndex, LinkPort, PeerWords, Platform};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
@@ -40,6 +40,8 @@ pub struct Port {
     request: LinkRequest,
     platform: OnceLock<&'static Hosted>,
     has_ended: AtomicBool,
+    /// The doorbells that this cell has sent.
+    doorbells: AtomicUsize,
 }
 
 impl core::fmt::Debug for Port {
@@ -74,6 +76,7 @@ impl Machine {
                 request: LinkRequest::default(),
                 platform: OnceLock::new(),
                 has_ended: AtomicBool::new(false),
+                doorbells: AtomicUsize::new(0),
             }));
             state.cells.push(port);
             port
@@ -231,6 +234,11 @@ impl Port {
         }
     }
 
+    /// Returns the number of doorbells that the cell has sent.
+    pub fn doorbells(&self) -> usize {
+        self.doorbells.load(Ordering::Relaxed)
+    }
+
     /// Returns the number of slots in use.
     pub fn links_in_use(&self) -> usize {
         self.table.iter().filter(|(_, link)| link.state() != LinkState::Free).count()
@@ -269,6 +277,7 @@ impl LinkPort for Port {
     }
 
     fn ring_doorbell(&self, slot: usize) {
+        self.doorbells.fetch_add(1, Ordering::Relaxed);
         if let Ok(link) = self.link(slot, LinkState::Open)
             && let Some(peer) = self.machine.state().at(link.peer().0)
             && let Some(platform) = peer.platform.get()

@@ -3,13 +3,13 @@
 use isola_abi::id::PhysRange;
 use isola_abi::links::{LinkDemand, LinkRefusal, LinkState, Survival, service_name};
 use isola_channels::{
-    Channel, ChannelError, Delivery, LinkAccess, MOST_RING_PAGES, MOST_SHARED_PAGES, Message, RingSizes,
-    SharedMemory, listen, listen_with, multicast, open, open_with,
+    Channel, ChannelError, Delivery, LinkAccess, MOST_RING_PAGES, MOST_SHARED_PAGES, Message, READS_IN_A_ROW,
+    RingSizes, SharedMemory, listen, listen_with, multicast, open, open_with,
 };
 use isola_events::{sleep, spawn_task, timeout, yield_now};
 use isola_platform::LinkPort;
 use machine::{Machine, Port};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -306,6 +306,58 @@ fn a_member_that_does_not_read_delays_no_other() {
             }
         },
     );
+}
+
+#[test]
+fn a_flood_of_messages_is_one_doorbell_and_leaves_turns_to_other_tasks() {
+    const MESSAGES: u64 = 1600;
+    let sizes = RingSizes { pages: 64, most_peer_pages: 64 };
+    let machine = Machine::new();
+    let is_sent = Arc::new(AtomicBool::new(false));
+    let sent = is_sent.clone();
+    let flooded = machine.start("kv", move |_| {
+        let sent = sent.clone();
+        async move {
+            let channel = listen_with("flood", sizes).unwrap().accept().await.unwrap();
+            while !sent.load(Ordering::Acquire) {
+                sleep(Duration::from_millis(1)).await;
+            }
+            let turns = Arc::new(AtomicU64::new(0));
+            let others = turns.clone();
+            let other = async move {
+                loop {
+                    others.fetch_add(1, Ordering::Relaxed);
+                    yield_now().await;
+                }
+            };
+            spawn_task(other).detach();
+            for number in 0..MESSAGES {
+                assert_eq!(channel.read_message().await.unwrap().words()[0], number);
+            }
+            let turns = turns.load(Ordering::Relaxed);
+            let fewest = MESSAGES / u64::from(READS_IN_A_ROW) - 1;
+            assert!((fewest..2 * fewest).contains(&turns), "{turns} turns of another task");
+        }
+    });
+    let flooding = machine.start("evil", move |port| {
+        let is_sent = is_sent.clone();
+        async move {
+            let channel = loop {
+                match open_with("kv/flood", sizes).await {
+                    Ok(channel) => break channel,
+                    Err(_) => sleep(Duration::from_millis(1)).await,
+                }
+            };
+            for number in 0..MESSAGES {
+                assert_eq!(channel.try_write_message(&Message::new([number; 7])), Delivery::Sent);
+            }
+            assert!(port.doorbells() <= 1, "{} doorbells", port.doorbells());
+            is_sent.store(true, Ordering::Release);
+            channel.closed().await;
+        }
+    });
+    flooded.join().unwrap();
+    flooding.join().unwrap();
 }
 
 #[test]
