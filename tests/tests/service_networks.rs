@@ -76,6 +76,40 @@ fn cells_share_one_device_and_go_on_when_their_service_cell_is_killed() {
 }
 
 #[test]
+fn clients_behind_address_translation_reach_outside_and_go_on_when_it_is_killed() {
+    let isola = Isola::up(&["--cores", "6", "--memory", "512M", "--nics", "2"]);
+    let options = ["--service", "net", "--accept", "*", "--restart", "always", "-p", "8080"];
+    start(&isola, "net", "auto", &options, &["nat", "10.77.0.0/16", "8080:echo:7"]);
+    // A host outside, with a device of its own.
+    start(&isola, "sink", "auto", &[], &["netpipe"]);
+    let there = format!("{}:5002", isola.cell("sink")["address"].as_str().unwrap());
+    start(&isola, "echo", "auto@net", &[], &["echo"]);
+    start(&isola, "first", "auto@net", &[], &["netpipe", "connect", &there, "-l", "65536", "-s", "to"]);
+    start(&isola, "second", "dhcp@net", &[], &["netpipe", "connect", &there, "-l", "65536", "-s", "to"]);
+    let port = published(&isola, "net");
+    wait::until_true("a host outside reaches a client", || echoes(&port, "from outside"));
+    advances(&isola, "sink");
+    for name in ["echo", "first", "second"] {
+        let cell = isola.cell(name);
+        assert!(cell["address"].as_str().is_some_and(|ip| ip.starts_with("10.77.")), "{cell}");
+    }
+    let refused = isola.run(&["run", "--network", "10.77.0.9/16@net", "echo"]);
+    refused.failed(125, "assigns those of its clients");
+    let refused = isola.run(&["run", "--network", "auto@net", "-p", "7", "echo"]);
+    refused.failed(125, "published by its service cell");
+    isola.run(&["kill", "net"]).ok();
+    isola.run(&["start", "net"]).ok();
+    // Both connections go on: the table learns them again.
+    let sent = |name: &str| isola.cell(name)["traffic"]["sent_bytes"].as_u64().unwrap_or_default();
+    let before = ["first", "second"].map(sent);
+    wait::until_true("both clients send more", || {
+        ["first", "second"].map(sent).iter().zip(before).all(|(now, before)| *now > before + (2 << 20))
+    });
+    let port = published(&isola, "net");
+    wait::until_true("a host outside reaches a client again", || echoes(&port, "once more"));
+}
+
+#[test]
 fn a_client_that_is_not_accepted_has_no_network() {
     let isola = Isola::up(&["--cores", "3", "--memory", "256M", "--nics", "1"]);
     start(&isola, "net", "auto", &["--service", "net", "--accept", "echo"], &[]);

@@ -126,6 +126,16 @@ pub enum CellError {
     /// The cell has no network.
     #[error("cell {0:?} has no network: ports cannot be published for it")]
     NoNetwork(String),
+    /// The cell has an address that only its service cell reaches.
+    #[error(
+        "ports of cell {cell:?} are published by its service cell {service:?}, which translates addresses: run that with          `-p HOST:PORT`, and `PORT:{cell}:PORT` as its last argument"
+    )]
+    Translated {
+        /// The cell.
+        cell: String,
+        /// The service cell.
+        service: String,
+    },
     /// The cell's address may change at a restart, when no command runs to follow it.
     #[error(
         "ports of cell {0:?} cannot be published: each time it is started again it may get another address by \
@@ -269,7 +279,7 @@ pub fn run(
     if taken(&name) {
         return Err(ClientError::from(ManagementError::NameTaken(name)).into());
     }
-    check_ports(root, locked, &spec, &new.publish)?;
+    check_ports(root, locked, &spec, &cells, &new.publish)?;
     client.provide(&new.image, progress)?;
     let cell = client.create(spec)?;
     let record = CellRecord {
@@ -314,7 +324,7 @@ pub fn start(
         let record = locked.cells().load(name, cell.id);
         let publish = record.map(|record| record.publish).unwrap_or_default();
         // Rejects a cell that cannot start before the upload of its image.
-        check_ports(root, locked, &cell.spec, &publish)?;
+        check_ports(root, locked, &cell.spec, &client.list()?, &publish)?;
         if client.images()?.iter().all(|stored| stored.digest != cell.spec.image) {
             let image = recorded_image(locked, &cell)?;
             let len = image.bytes.len() as u64;

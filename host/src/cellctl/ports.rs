@@ -7,6 +7,7 @@ use super::{CellError, look_up, wait_for_address};
 use crate::client::Client;
 use crate::machine::cells::{CellRecord, CellStore, CleanupPolicy};
 use crate::machine::network::address;
+use crate::machine::network_choice::translates;
 use crate::machine::state::StateRoot;
 use crate::machine::{LockedMachine, is_up};
 use crate::output::view::is_running;
@@ -26,7 +27,7 @@ pub fn publish(
     specs: &[PublishSpec],
 ) -> Result<Vec<Publication>, CellError> {
     let cell = look_up(locked, client, name)?;
-    check_ports(root, locked, &cell.spec, specs)?;
+    check_ports(root, locked, &cell.spec, &client.list()?, specs)?;
     let store = locked.cells();
     let mut record = record_of(&store, &cell);
     record
@@ -92,6 +93,7 @@ pub(super) fn check_ports(
     root: &StateRoot,
     locked: &LockedMachine,
     cell: &CellSpec,
+    cells: &[CellInfo],
     specs: &[PublishSpec],
 ) -> Result<(), CellError> {
     if specs.is_empty() {
@@ -102,6 +104,10 @@ pub(super) fn check_ports(
     }
     if cell.network == NetworkSpec::None && cell.network_service.port().is_none() {
         return Err(CellError::NoNetwork(cell.name.clone()));
+    }
+    let service = cell.network_service.port().map(|port| &port.cell);
+    if let Some(service) = service.filter(|service| translates(service, cells)) {
+        return Err(CellError::Translated { cell: cell.name.clone(), service: service.clone() });
     }
     if cell.static_address().is_none() && cell.restart != RestartPolicy::No {
         return Err(CellError::AddressMayChange(cell.name.clone()));

@@ -90,7 +90,9 @@ cells mount in the same way; names after the options are those of the only ones,
 
 With --service net the image is `net`: a switch between the cell's network device and the cells that run with \
 --network dhcp@CELL, or ADDRESS/PREFIX@CELL, which take no device. They wait for the service cell at their start, and go on \
-when it is restarted.
+when it is restarted. With `nat NETWORK/BITS` after the options, the clients have addresses of that network by \
+--network dhcp@CELL, and their packets leave with the address of the service cell; PORT:CELL:PORT after it publishes a port \
+of a client at the service cell, whose -p publishes it on.
 
 Ports are published on 127.0.0.1 unless an address is given, as in -p 0.0.0.0:80:80.
 
@@ -108,6 +110,7 @@ Examples:
   isola run -d --name kv -v data@store:/data kv
   isola run -d --name net --service net --accept '*' --restart always
   isola run -d --name web --network auto@net -p 8080:80 web
+  isola run -d --name net --service net --accept '*' -p 8080 nat 10.77.0.0/16 8080:web:80
   isola run -d --name docs --service files -v data:/data --accept '*' --restart always web mail
   isola run -f isola.toml
   isola run --rm -it -v debian:/:ro linux -- bash

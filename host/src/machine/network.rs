@@ -47,6 +47,11 @@ pub enum NetworkError {
         "the network of cell {0:?} is for cells of its machine: leave out --standalone and --hosted, or `@{0}`"
     )]
     NoServiceCell(String),
+    /// The service cell assigns the addresses of its clients.
+    #[error(
+        "service cell {0:?} translates addresses, and assigns those of its clients: write `dhcp@{0}` or `auto@{0}`"
+    )]
+    Assigned(String),
     /// All addresses are taken.
     #[error("all {} addresses of the user-mode network are taken: remove a cell, or use `--network dhcp`", USER_POOL.len())]
     Exhausted,

@@ -23,12 +23,19 @@ impl NetworkChoice {
     /// Returns the network to request from the supervisor for a new cell beside `cells`.
     ///
     /// # Errors
-    /// [`NetworkError::Exhausted`] or [`NetworkError::Taken`].
+    /// [`NetworkError::Exhausted`], [`NetworkError::Taken`] or [`NetworkError::Assigned`].
     pub fn resolve(
         self,
         uplink: &Uplink,
         cells: &[CellInfo],
     ) -> Result<(NetworkSpec, NetworkService), NetworkError> {
+        if let Some(cell) = self.cell.as_ref().filter(|cell| translates(cell, cells)) {
+            let NetworkRequest::Fixed(_) = self.request else {
+                let port = NetworkPort { cell: cell.clone(), address: None };
+                return Ok((NetworkSpec::None, NetworkService::Client(port)));
+            };
+            return Err(NetworkError::Assigned(cell.clone()));
+        }
         let own = self.request.resolve(uplink, cells)?;
         let Some(cell) = self.cell else { return Ok((own, NetworkService::None)) };
         let address = if let NetworkSpec::Static(address) = own { Some(address) } else { None };
@@ -42,6 +49,15 @@ impl NetworkChoice {
     pub fn of_machine(self) -> Result<NetworkRequest, NetworkError> {
         self.cell.map_or(Ok(self.request), |cell| Err(NetworkError::NoServiceCell(cell)))
     }
+}
+
+/// Returns whether the service cell `name` translates the addresses of its clients, which is an argument of its application.
+pub fn translates(name: &str, cells: &[CellInfo]) -> bool {
+    let service = cells.iter().find(|cell| cell.spec.name == name);
+    service.is_some_and(|cell| {
+        cell.spec.network_service == NetworkService::Server
+            && cell.spec.arguments.first().is_some_and(|argument| argument == "nat")
+    })
 }
 
 impl From<NetworkRequest> for NetworkChoice {
@@ -116,6 +132,24 @@ mod tests {
         assert!(matches!(network, NetworkSpec::Static(own) if own.ip.octets() == [10, 0, 2, 17]));
         let (_, service) = resolve("dhcp@net", &[]);
         assert_eq!(service.port(), Some(&NetworkPort { cell: "net".into(), address: None }));
+    }
+
+    #[test]
+    fn a_service_cell_that_translates_assigns_addresses() {
+        let mut net = cell("net");
+        net.spec.network_service = NetworkService::Server;
+        let resolve = |text: &str, net: &CellInfo| {
+            text.parse::<NetworkChoice>().unwrap().resolve(&Uplink::User, std::slice::from_ref(net))
+        };
+        assert!(resolve("auto@net", &net).unwrap().1.port().unwrap().address.is_some());
+        net.spec.arguments = vec!["nat".into(), "10.77.0.0/16".into()];
+        for text in ["auto@net", "dhcp@net"] {
+            let (network, service) = resolve(text, &net).unwrap();
+            assert_eq!((network, service.port().unwrap().address), (NetworkSpec::None, None), "{text}");
+        }
+        let error = resolve("10.0.2.20/24@net", &net).unwrap_err();
+        assert_eq!(error, NetworkError::Assigned("net".into()));
+        assert!(resolve("auto@other", &net).unwrap().1.port().unwrap().address.is_some());
     }
 
     #[test]

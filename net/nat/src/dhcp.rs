@@ -1,7 +1,7 @@
 //! The server side of DHCP for one client at a time (RFC 2131): each client has one address, which is the server's only
 //! offer.
 
-use crate::{Outside, Prefix};
+use crate::Prefix;
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -88,7 +88,7 @@ pub(crate) fn answer(
     mac: Mac,
     lease: Ipv4Addr,
     prefix: Prefix,
-    outside: &Outside,
+    dns: &[Option<Ipv4Addr>],
 ) -> Option<Vec<u8>> {
     let message = Message::parse(message)?;
     if message.hardware_address() != mac {
@@ -133,7 +133,7 @@ pub(crate) fn answer(
         }
         put(option::MASK, &prefix.mask().octets());
         put(option::ROUTER, &server.octets());
-        let dns: Vec<u8> = outside.dns.iter().flatten().flat_map(|ip| ip.octets()).collect();
+        let dns: Vec<u8> = dns.iter().flatten().flat_map(|ip| ip.octets()).collect();
         if !dns.is_empty() {
             put(option::DNS, &dns);
         }

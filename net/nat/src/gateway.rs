@@ -54,6 +54,8 @@ pub struct Gateway {
     mac: Mac,
     prefix: Prefix,
     outside: Option<Outside>,
+    /// The name server of the clients, in place of those outside.
+    name_server: Option<Ipv4Addr>,
     leases: Leases,
     macs: BTreeMap<Ipv4Addr, Mac>,
     translator: Translator,
@@ -69,6 +71,7 @@ impl Gateway {
             mac,
             prefix,
             outside: None,
+            name_server: None,
             leases: Leases::new(prefix, limits.clients),
             macs: BTreeMap::new(),
             translator: Translator::new(prefix, forwards, limits.flows),
@@ -77,13 +80,20 @@ impl Gateway {
         }
     }
 
+    /// Sets the name server of the clients. By default they have those of the network outside.
+    pub fn with_name_server(self, name_server: Option<Ipv4Addr>) -> Self {
+        Self { name_server, ..self }
+    }
+
     /// Returns the network of the clients.
     pub fn prefix(&self) -> Prefix {
         self.prefix
     }
 
-    /// Sets the network of the device, or that it has none at present. With another address, all flows end.
+    /// Sets the network of the device, or that it has none at present. With another address, all flows end. A network that
+    /// has addresses of the clients' counts as none.
     pub fn set_outside(&mut self, outside: Option<Outside>) {
+        let outside = outside.filter(|outside| !self.prefix.overlaps(outside.address, outside.prefix_len));
         if outside == self.outside {
             return;
         }
@@ -156,7 +166,8 @@ impl Gateway {
             IPV4 => {
                 if let Some(message) = dhcp_message(payload, self.prefix.gateway()) {
                     let outside = self.outside.as_ref().ok_or(DropReason::Unreachable)?;
-                    let answer = dhcp::answer(message, mac, ip, self.prefix, outside);
+                    let dns = self.name_server.map_or(outside.dns, |server| [Some(server), None]);
+                    let answer = dhcp::answer(message, mac, ip, self.prefix, &dns);
                     return answer
                         .map(|answer| ClientFrame::Answer(self.dhcp_frame(mac, &answer)))
                         .ok_or(DropReason::Malformed);

@@ -16,6 +16,10 @@ pub enum LinkDrop {
     Source,
     /// The device cannot send the frame, which was made for a link that has ended.
     Ended,
+    /// The packet is not translated to another network, or belongs to no flow.
+    Untranslated,
+    /// A client has too many flows to another network.
+    Flows,
 }
 
 /// Polls the calling core's queue, in an event behind all others.
@@ -29,6 +33,8 @@ pub fn count_dropped(reason: LinkDrop) {
         LinkDrop::Full => Counter::DropLinkFull,
         LinkDrop::Source => Counter::DropLinkSource,
         LinkDrop::Ended => Counter::DropDeviceFull,
+        LinkDrop::Untranslated => Counter::DropNat,
+        LinkDrop::Flows => Counter::DropNatFull,
     };
     drops::count_dropped(counter, 1);
 }

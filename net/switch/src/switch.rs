@@ -132,6 +132,11 @@ impl Switch {
         self.own
     }
 
+    /// Returns the port with this hardware address.
+    pub fn port_of(&self, mac: Mac) -> Option<PortId> {
+        self.by_mac.get(&mac).copied()
+    }
+
     /// Adds a port.
     ///
     /// # Errors

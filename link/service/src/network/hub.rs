@@ -1,14 +1,17 @@
 //! The switch with the queues of its ports, on the first core of the service cell.
 
 use super::server::Client;
+use super::translation;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::time::Duration;
 use isola_ebbs::{Ebb, Representative};
 use isola_events::now;
 use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut};
+use isola_nat::{ClientFrame, Gateway, OutsideFrame};
 use isola_net::neighbours::{LinkDrop, count_dropped, poll};
 use isola_platform::network::{FramesPending, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame};
 use isola_switch::frame::Mac;
@@ -43,6 +46,8 @@ struct HubState {
     clients: BTreeMap<PortId, Rc<Client>>,
     /// Frames of clients for the cell's own stack.
     own: VecDeque<Forwarded>,
+    /// Translates between the clients and the device; without it, the switch connects them.
+    gateway: Option<Gateway>,
 }
 
 impl Representative for Hub {
@@ -54,13 +59,30 @@ impl Representative for Hub {
 impl Hub {
     /// Creates the switch of a device with this hardware address.
     pub fn start(&self, mac: Mac) {
-        let state = HubState { switch: Switch::new(mac), clients: BTreeMap::new(), own: VecDeque::new() };
+        let state = HubState {
+            switch: Switch::new(mac),
+            clients: BTreeMap::new(),
+            own: VecDeque::new(),
+            gateway: None,
+        };
         self.state.replace(Some(state));
     }
 
     /// Calls `act` with the switch; returns `None` before the network has started.
     pub fn with_switch<T>(&self, act: impl FnOnce(&mut Switch) -> T) -> Option<T> {
         self.state.borrow_mut().as_mut().map(|state| act(&mut state.switch))
+    }
+
+    /// Separates the clients from the device by address translation.
+    pub fn translate(&self, gateway: Gateway) {
+        if let Some(state) = self.state.borrow_mut().as_mut() {
+            state.gateway = Some(gateway);
+        }
+    }
+
+    /// Calls `act` with the gateway, if addresses are translated.
+    pub fn with_gateway<T>(&self, act: impl FnOnce(&mut Gateway) -> T) -> Option<T> {
+        self.state.borrow_mut().as_mut()?.gateway.as_mut().map(act)
     }
 
     /// Adds a client whose port the switch has.
@@ -78,26 +100,97 @@ impl Hub {
         }
     }
 
-    /// Forwards a frame of a client to the ports and the stack. Returns whether it goes to the device as well.
-    pub fn forward(&self, from: PortId, frame: &IoBuf) -> bool {
+    /// Forwards a frame of a client to the ports and the stack, and adds frames for the device to `to_device`.
+    pub fn forward(&self, from: &Client, frame: IoBufMut, to_device: &mut Vec<IoBufMut>) {
         let mut state = self.state.borrow_mut();
-        let Some(state) = state.as_mut() else { return false };
-        let Some(targets) = state.targets(Source::Port(from), frame) else { return false };
-        let forwarded = Forwarded { bytes: frame.clone().into(), checksum: ReceivedChecksum::Unchecked };
-        state.deliver(Source::Port(from), targets, &forwarded);
-        if targets.own {
-            if state.own.len() < MOST_OWN {
-                state.own.push_back(forwarded);
-                poll();
-            } else {
-                count_dropped(LinkDrop::Full);
-            }
+        let Some(state) = state.as_mut() else { return };
+        if state.gateway.is_some() {
+            state.forward_translated(from, frame, to_device);
+        } else {
+            state.forward(from.port, frame.freeze(), to_device);
         }
-        targets.uplink
     }
 }
 
 impl HubState {
+    fn forward(&mut self, from: PortId, frame: IoBuf, to_device: &mut Vec<IoBufMut>) {
+        let Some(targets) = self.targets(Source::Port(from), &frame) else { return };
+        let forwarded = Forwarded { bytes: frame.clone().into(), checksum: ReceivedChecksum::Unchecked };
+        self.deliver(Source::Port(from), targets, &forwarded);
+        if targets.own {
+            if self.own.len() < MOST_OWN {
+                self.own.push_back(forwarded);
+                poll();
+            } else {
+                count_dropped(LinkDrop::Full);
+            }
+        } else {
+            drop(forwarded);
+        }
+        if targets.uplink {
+            // Of a frame that went to clients as well, the device gets a copy.
+            to_device.push(translation::sole(frame));
+        }
+    }
+
+    /// Forwards a client's frame to the other clients, or translates it.
+    fn forward_translated(&mut self, from: &Client, mut frame: IoBufMut, to_device: &mut Vec<IoBufMut>) {
+        let (Some(gateway), Some(ip)) = (&mut self.gateway, from.ip) else { return };
+        if let Err(reason) = gateway.check(ip, &frame) {
+            return translation::count(reason);
+        }
+        let Some(targets) = self.targets(Source::Port(from.port), &frame) else { return };
+        let Some(gateway) = &mut self.gateway else { return };
+        match gateway.from_client(ip, frame.data_mut(), time()) {
+            Ok(ClientFrame::Outside) => to_device.push(frame),
+            Ok(ClientFrame::Inside) => {
+                let bytes = Chain::from(frame.freeze());
+                let forwarded = Forwarded { bytes, checksum: ReceivedChecksum::Unchecked };
+                self.deliver(Source::Port(from.port), targets, &forwarded);
+            }
+            Ok(ClientFrame::Answer(answer)) => {
+                let bytes = IoBuf::copy_from_slice(&answer).into();
+                from.deliver(Forwarded { bytes, checksum: ReceivedChecksum::Unchecked });
+            }
+            Ok(ClientFrame::Waits(request)) => {
+                to_device.extend(request.as_deref().map(translation::copy));
+            }
+            Err(reason) => translation::count(reason),
+        }
+        self.take_released(to_device);
+    }
+
+    /// Adds the frames that waited for the hardware address of their next hop.
+    fn take_released(&mut self, to_device: &mut Vec<IoBufMut>) {
+        while let Some(frame) = self.gateway.as_mut().and_then(Gateway::take_released) {
+            to_device.push(translation::copy(&frame));
+        }
+    }
+
+    /// Passes a frame of the device to the client that it is translated for; returns it if it is for the stack.
+    fn receive_translated(&mut self, received: ReceivedFrame) -> Option<ReceivedFrame> {
+        let checksum = received.checksum;
+        let mut frame = translation::whole(received);
+        let result = self.gateway.as_mut()?.from_outside(frame.data_mut(), time());
+        let mut released = Vec::new();
+        self.take_released(&mut released);
+        translation::send_later(released);
+        match result {
+            Ok(OutsideFrame::Own) => Some(ReceivedFrame { frame: frame.freeze(), rest: None, checksum }),
+            Ok(OutsideFrame::Client(mac)) => {
+                let targets = self.switch.port_of(mac).map(Recipients::One).unwrap_or(Recipients::None);
+                let targets = Targets { uplink: false, own: false, ports: targets };
+                let forwarded = Forwarded { bytes: frame.freeze().into(), checksum };
+                self.deliver(Source::Uplink, targets, &forwarded);
+                None
+            }
+            Err(reason) => {
+                translation::count(reason);
+                None
+            }
+        }
+    }
+
     /// Returns the targets of a frame, of which `headers` has at least the headers; `None` if it has none.
     fn targets(&mut self, from: Source, headers: &[u8]) -> Option<Targets> {
         let targets = self.switch.forward(from, headers, time());
@@ -175,6 +268,12 @@ impl NetworkQueue for SwitchedQueue {
         // Without a frame for it, the caller enables interrupts, which reports that more wait.
         for _ in 0..MOST_FORWARDED {
             let received = self.device.receive()?;
+            if state.gateway.is_some() {
+                match state.receive_translated(received) {
+                    Some(own) => return Some(own),
+                    None => continue,
+                }
+            }
             let Some(targets) = state.targets(Source::Uplink, &received.frame) else { continue };
             if targets.ports != Recipients::None {
                 let mut bytes = Chain::from(received.frame.clone());
@@ -196,7 +295,10 @@ impl NetworkQueue for SwitchedQueue {
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         let is_repeated = core::mem::replace(&mut self.is_repeated, false);
         let mut state = HUB.state.borrow_mut();
-        let is_own = |state: &&mut HubState| frame.head.get(SOURCE) == Some(&state.own_mac()[..]);
+        // With a gateway, clients get no frame of the stack, and the gateway's frames have the same source.
+        let is_own = |state: &&mut HubState| {
+            state.gateway.is_none() && frame.head.get(SOURCE) == Some(&state.own_mac()[..])
+        };
         // Frames of clients were distributed before they came here.
         if let Some(state) = state.as_mut().filter(is_own).filter(|_| !is_repeated) {
             let Some(targets) = state.targets(Source::Own, &frame.head) else { return Ok(()) };

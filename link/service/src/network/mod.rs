@@ -13,6 +13,7 @@
 //! | [`server`] | the network manager of a service cell, which puts the switch in front of the device; its clients |
 //! | [`client`] | the network device of a client, which connects again when the service cell was restarted |
 //! | `hub` | the switch with its queues |
+//! | `translation` | network address translation between the clients and the device, if it is wanted |
 //!
 //! **Copies.** Client and server each copy a frame between the shared memory and their own, so that neither changes it under
 //! the other. A frame between two clients is copied twice by the server.
@@ -20,9 +21,13 @@
 //! **Accounting.** The task of a client copies both its frames and those for it, for the activity with the client's name. Its
 //! frames to the device are traffic of that activity at the resource `network-write`, with its limits and shares.
 //!
+//! **Address translation.** With [`server::NatOptions`] the clients have a network of their own (`isola-nat`): the switch
+//! connects them with each other only, and the gateway between it and the device translates their packets.
+//!
 //! **Failure.** Frames in flight are lost when the service cell ends, as on any network; the client opens another link and has
 //! the same hardware address there.
 
 pub mod client;
 mod hub;
 pub mod server;
+mod translation;

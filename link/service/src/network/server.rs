@@ -1,6 +1,7 @@
 //! The service cell: its network manager, and its clients.
 
 use super::hub::{Forwarded, HUB, SwitchedQueue, time};
+use super::translation;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -9,7 +10,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::future::{Future, poll_fn};
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::ops::Deref;
 use core::pin::pin;
 use core::sync::atomic::AtomicU64;
@@ -22,7 +23,8 @@ use isola_activities::INFRASTRUCTURE;
 use isola_channels::{Bell, Channel, ChannelError, Listener, WritableMemory, listen};
 use isola_ebbs::platform;
 use isola_events::{register_activity, spawn_task, spawn_task_for, timeout, yield_now};
-use isola_iobuf::{Chain, Frame, IoBufMut};
+use isola_iobuf::IoBufMut;
+use isola_nat::Prefix;
 use isola_net::bridge::{count_received, send_for};
 use isola_net::interface::link;
 use isola_net::neighbours::{LinkDrop, count_dropped};
@@ -31,6 +33,8 @@ use isola_platform::network::{NetworkPort, ReceivedChecksum};
 use isola_switch::{PortId, PortRefusal, port_mac};
 use isola_virtio_device::net::{DEVICE_TYPE, LEAST_FRAME, NetSettings, SentFrame, deliver};
 use isola_virtio_device::{DeviceQueue, DriverFault, DriverMemory, QueuePlace};
+
+pub use super::translation::{NatOptions, NatOptionsError};
 
 /// The most frames that wait for a client that does not supply buffers.
 pub const MOST_WAITING: usize = 64;
@@ -45,7 +49,7 @@ const MAX_MTU: u16 = 1500;
 const BATCH: usize = 32;
 
 /// The free bytes in front of a frame, for the header of the device.
-const HEADROOM: usize = 16;
+pub(super) const HEADROOM: usize = 16;
 
 /// How long a client may take for each step before its first frame.
 const STEP_LIMIT: Duration = Duration::from_secs(5);
@@ -60,6 +64,8 @@ pub enum ServeError {
     NoDevice,
     /// It cannot listen.
     Channel(ChannelError),
+    /// The network of the clients has addresses of the device's network.
+    Overlap(Prefix),
 }
 
 impl fmt::Display for ServeError {
@@ -70,6 +76,12 @@ impl fmt::Display for ServeError {
             }
             Self::NoDevice => f.write_str("the cell has no network device to serve"),
             Self::Channel(error) => error.fmt(f),
+            Self::Overlap(prefix) => {
+                write!(
+                    f,
+                    "the network of the clients, {prefix}, overlaps with the cell's own: choose another"
+                )
+            }
         }
     }
 }
@@ -92,26 +104,40 @@ impl NetworkManager for SwitchedNetwork {
 }
 
 /// Serves the cell's network, which [`SwitchedNetwork`] has opened, to the cells that this one accepts, on the first core,
-/// until the cell ends.
+/// until the cell ends. With options for it, the clients have a network of their own, whose addresses are translated.
 ///
 /// # Errors
 /// A [`ServeError`].
-pub fn serve() -> Result<(), ServeError> {
+pub fn serve(translation: Option<NatOptions>) -> Result<(), ServeError> {
     if platform().descriptor().network_service != NetworkService::Server {
         return Err(ServeError::NotServer);
     }
     let mtu = link().ok_or(ServeError::NoDevice)?.mtu.min(MAX_MTU);
-    HUB.with_switch(|_| ()).ok_or(ServeError::NoDevice)?;
+    let mac = HUB.with_switch(|switch| switch.own_mac()).ok_or(ServeError::NoDevice)?;
     let listener = listen(ANY_CLIENT).map_err(ServeError::Channel)?;
-    spawn_task(async {
-        // No client may claim the router's address, also before the router has sent a frame.
-        if let Some(router) = wait_for_address().await.gateway {
-            HUB.with_switch(|switch| switch.reserve(IpAddr::V4(router)));
-        }
-    })
-    .detach();
+    match translation {
+        Some(options) => HUB.translate(options.gateway(mac)),
+        None => spawn_task(async {
+            // No client may claim the router's address, also before the router has sent a frame.
+            if let Some(router) = wait_for_address().await.gateway {
+                HUB.with_switch(|switch| switch.reserve(IpAddr::V4(router)));
+            }
+        })
+        .detach(),
+    }
     spawn_task_for(INFRASTRUCTURE, accept_all(listener, mtu)).detach();
     Ok(())
+}
+
+/// Completes when the cell has an address, whose network must not have addresses of the clients: otherwise they get none.
+///
+/// # Errors
+/// [`ServeError::Overlap`].
+pub async fn check_networks(prefix: Prefix) -> Result<(), ServeError> {
+    let own = wait_for_address().await;
+    // Packets from outside may come before the first frame of a client.
+    translation::update();
+    if prefix.overlaps(own.address, own.prefix_len) { Err(ServeError::Overlap(prefix)) } else { Ok(()) }
 }
 
 async fn accept_all(listener: Listener, mtu: u16) {
@@ -131,10 +157,16 @@ async fn accept_all(listener: Listener, mtu: u16) {
 
 async fn serve_client(name: String, activity: ActivityId, channel: Channel, mtu: u16) {
     let Some((port, settings)) = admit(&name, &channel, mtu).await else { return };
-    let leased = Lease(port);
+    let mut leased = Lease { port, ip: None };
+    if let Some(ip) = HUB.with_gateway(|gateway| gateway.connect(&name, settings.mac)) {
+        // Too many clients have an address of the network.
+        let Some(ip) = ip else { return };
+        leased.ip = Some(ip);
+    }
     let Some((receive, transmit)) = start(&channel, &settings).await else { return };
     let client = Rc::new(Client {
         port,
+        ip: leased.ip,
         activity,
         longest_frame: settings.longest_frame(),
         receive: RefCell::new(receive),
@@ -150,12 +182,18 @@ async fn serve_client(name: String, activity: ActivityId, channel: Channel, mtu:
     drop(leased);
 }
 
-/// The port of a client, until this is dropped.
-struct Lease(PortId);
+/// The port of a client, and its address if addresses are translated, until this is dropped.
+struct Lease {
+    port: PortId,
+    ip: Option<Ipv4Addr>,
+}
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        HUB.remove(self.0);
+        HUB.remove(self.port);
+        if let Some(ip) = self.ip {
+            HUB.with_gateway(|gateway| gateway.disconnect(ip));
+        }
     }
 }
 
@@ -231,7 +269,9 @@ async fn start(channel: &Channel, settings: &NetSettings) -> Option<(ClientQueue
 
 /// A client of the network.
 pub(super) struct Client {
-    port: PortId,
+    pub port: PortId,
+    /// The address, if addresses are translated.
+    pub ip: Option<Ipv4Addr>,
     activity: ActivityId,
     longest_frame: usize,
     receive: RefCell<ClientQueue>,
@@ -292,6 +332,7 @@ impl Client {
     /// wakes the task.
     fn copy_batch(&self) -> Result<bool, DriverFault> {
         let mut to_device = Vec::new();
+        translation::update();
         let (mut sent, mut delivered) = (0, 0);
         while sent < BATCH && self.take_sent(&mut to_device)? {
             sent += 1;
@@ -304,7 +345,7 @@ impl Client {
             self.bell.ring();
         }
         if !to_device.is_empty() {
-            send_for(self.activity, to_device);
+            send_for(self.activity, to_device.into_iter().map(translation::complete).collect());
         }
         if sent == BATCH || delivered == BATCH {
             return Ok(true);
@@ -314,32 +355,20 @@ impl Client {
     }
 
     /// Forwards the client's next frame. Frames for the device are collected, as its queue asks the switch for its part.
-    fn take_sent(&self, to_device: &mut Vec<Frame>) -> Result<bool, DriverFault> {
+    fn take_sent(&self, to_device: &mut Vec<IoBufMut>) -> Result<bool, DriverFault> {
         let mut queue = self.transmit.borrow_mut();
         let Some(chain) = queue.take()? else { return Ok(false) };
         let sent = SentFrame::parse(queue.memory(), chain).map_err(|fault| queue.break_off(fault))?;
         let len = sent.len();
         let frame = (LEAST_FRAME..=self.longest_frame).contains(&len).then(|| {
             let mut frame = IoBufMut::with_room(HEADROOM, len);
-            frame.extend();
-            frame.truncate(len);
-            sent.copy_to(queue.memory(), frame.data_mut());
-            frame.freeze()
+            sent.copy_to(queue.memory(), frame.append(len).unwrap_or_default());
+            frame
         });
         queue.give_back(sent.head(), 0);
         drop(queue);
         match frame {
-            Some(frame) => {
-                if HUB.forward(self.port, &frame) {
-                    // Of a frame that went to clients as well, the device gets a copy.
-                    let head = frame.try_into_mut().unwrap_or_else(|shared| {
-                        let mut copy = IoBufMut::with_room(HEADROOM, shared.len());
-                        _ = copy.append_slice(&shared);
-                        copy
-                    });
-                    to_device.push(Frame { head, payload: Chain::new(), checksum: None, segment_len: None });
-                }
-            }
+            Some(frame) => HUB.forward(self, frame, to_device),
             None => count_dropped(LinkDrop::Source),
         }
         Ok(true)

@@ -136,7 +136,7 @@ fn frames_that_wait_for_a_neighbour_are_few() {
 fn a_client_that_searches_hosts_without_end_displaces_none_that_answered() {
     let rig = Rig::new();
     let limits = Limits { flows: 4, clients: 1 };
-    let mut gateway = Gateway::new(OWN_MAC, PREFIX.parse().unwrap(), vec![], limits);
+    let mut gateway = Gateway::new(OWN_MAC, "192.168.0.0/16".parse().unwrap(), vec![], limits);
     gateway.set_outside(Some(Outside { address: OWN, prefix_len: 8, router: None, dns: [None; 2] }));
     let ip = gateway.connect("web", rig.web.mac).unwrap();
     let send = |gateway: &mut Gateway, to: Ipv4Addr| {

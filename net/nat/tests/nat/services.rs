@@ -74,6 +74,9 @@ fn messages_that_are_not_for_the_server_have_no_answer() {
     for sent in refused {
         assert!(answer(&mut rig, web, sent).is_none());
     }
+    rig.gateway = rig.gateway.with_name_server(Some(HOST));
+    let (_, _, options) = answer(&mut rig, web, dhcp(web.mac, none, &[53, 1, 1])).unwrap();
+    assert!(options.windows(6).any(|part| part == [6, 4, 192, 0, 2, 1]), "{options:?}");
     // Without an address of its own, the gateway has no name servers to offer, and serves later.
     rig.gateway.set_outside(None);
     assert!(answer(&mut rig, web, dhcp(web.mac, none, &[53, 1, 1])).is_none());
@@ -147,6 +150,10 @@ fn another_address_of_the_device_ends_the_flows() {
     assert_eq!(rig.gateway.flows_of(rig.web.ip), 1, "other name servers change no flow");
     rig.gateway.set_outside(Some(Outside { address: Ipv4Addr::new(10, 0, 2, 17), ..outside }));
     assert_eq!(rig.gateway.flows_of(rig.web.ip), 0);
+    // Hosts outside and clients would have the same addresses.
+    rig.gateway.set_outside(Some(Outside { prefix_len: 8, ..outside }));
+    let sent = rig.out(rig.web, &udp((rig.web.ip, 40_000), (HOST, 53), b"x"));
+    assert_eq!(sent, Err(DropReason::Unreachable));
 }
 
 #[test]

@@ -152,6 +152,10 @@ counters! {
     DropLinkFull = "drop_link_full",
     /// A frame from a link with an address that is not that neighbour's.
     DropLinkSource = "drop_link_source",
+    /// A packet that a service cell does not translate, or that belongs to no flow of a client.
+    DropNat = "drop_nat",
+    /// A packet of a client that has too many flows.
+    DropNatFull = "drop_nat_full",
     /// A long frame dropped at critical memory pressure. Counted by the core that receives from the device.
     DropMemoryShort = "drop_memory_short",
     /// A frame dropped because its activity has more memory than its hard budget. Counted by the core that processes the
