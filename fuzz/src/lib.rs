@@ -21,6 +21,7 @@ mod linux_cell;
 pub mod management;
 pub mod messages;
 pub mod metrics;
+pub mod nat;
 pub mod resolver;
 pub mod stack;
 pub mod storage;
@@ -51,6 +52,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "kv_stream", run: kv::stream },
     Target { name: "kv_text", run: kv::text },
     Target { name: "link_driver", run: links::driver },
+    Target { name: "link_network", run: links::network },
     Target { name: "link_rings", run: links::ring },
     Target { name: "linux_calls", run: linux_calls::calls },
     Target { name: "linux_memory", run: linux::memory },
@@ -63,6 +65,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "net_dhcp", run: stack::dhcp },
     Target { name: "net_dhcp6", run: stack::dhcp6 },
     Target { name: "net_frames", run: stack::frames },
+    Target { name: "net_nat", run: nat::frames },
     Target { name: "net_packets", run: stack::packets },
     Target { name: "net_segments", run: stack::segments },
     Target { name: "primes_requests", run: applications::primes },

@@ -197,6 +197,7 @@ const LAYERS: &[Layer] = &[
             "iobuf",
             "cell",
             "link rings",
+            "switch",
             "services",
             "linux",
             "simulations",
