@@ -122,6 +122,30 @@ impl ProcessMemory {
         Ok(buffer)
     }
 
+    /// Resolves an array of a few buffers to read from, as [`Self::buffers`], without a wait: `None` if that needs one, for more
+    /// buffers or pages, and for an array that is not within one page.
+    pub fn try_buffers(&self, array: u64, count: u64) -> Option<UserBuffer> {
+        let mut bytes = [0; FEW_BUFFERS * IOVEC_SIZE as usize];
+        let bytes = bytes.get_mut(..usize::try_from(count.checked_mul(IOVEC_SIZE)?).ok()?)?;
+        let part = self.try_part(array, bytes.len(), Access::Read)?;
+        part.frame.read(part.offset, bytes);
+        let mut buffer = UserBuffer::default();
+        let (words, _) = bytes.as_chunks::<8>();
+        for words in words.chunks_exact(2) {
+            let (mut address, mut left) = (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]));
+            check_range(address, left).ok()?;
+            while left > 0 {
+                let now = (page_of(address) + PAGE_SIZE - address).min(left);
+                if buffer.parts() == FEW_BUFFERS {
+                    return None;
+                }
+                buffer.push(self.try_part(address, now as usize, Access::Read)?);
+                (address, left) = (address + now, left - now);
+            }
+        }
+        Some(buffer)
+    }
+
     /// Adds the parts of a buffer. Returns whether all of it can be accessed.
     async fn resolve(
         &self,

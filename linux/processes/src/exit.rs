@@ -109,11 +109,9 @@ pub async fn release_robust_futexes(thread: &mut Thread) {
     let tid = thread.state.tid();
     let memory = thread.memory.clone();
     let word = async |address: u64| memory.read_bytes::<8>(address).await.map(u64::from_le_bytes).ok();
-    let (Some(first), Some(offset), Some(pending)) =
-        (word(head).await, word(head.wrapping_add(8)).await, word(head.wrapping_add(16)).await)
-    else {
-        return;
-    };
+    let Ok(list) = memory.read_bytes::<24>(head).await else { return };
+    let field = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| list[at + index]));
+    let (first, offset, pending) = (field(0), field(8), field(16));
     let mut entry = first;
     for _ in 0..MOST_ROBUST {
         if entry & !1 == head || entry == 0 {

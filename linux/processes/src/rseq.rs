@@ -67,21 +67,41 @@ pub async fn rseq(
         (Some(known), _) if known.signature != signature => Err(Errno::EPERM),
         (Some(_), _) => Err(Errno::EBUSY),
         (None, _) => {
-            if len != AREA_LEN || !address.is_multiple_of(AREA_LEN.into()) {
-                return Err(Errno::EINVAL);
-            }
-            if address == 0 || address > USER_END - u64::from(AREA_LEN) {
-                return Err(Errno::EFAULT);
-            }
+            check_area(address, len)?;
             thread.rseq = Some(Registration { address, signature, core: None, is_due: true });
             Ok(0)
         }
     }
 }
 
+/// Serves a registration in memory that is mapped, outside of a sequence; `None` for other calls.
+pub fn rseq_at_once(thread: &mut Thread, [address, len, flags, signature, ..]: [u64; 6]) -> Option<u64> {
+    if thread.rseq.is_some() || flags as u32 != 0 || check_area(address, len as u32).is_err() {
+        return None;
+    }
+    let core = thread.system.environment.current_core() as u32;
+    let is_outside = thread.memory.try_read_bytes(address + SEQUENCE_AT)? == [0; 8];
+    if !is_outside || !thread.memory.try_write_bytes(address, &core_words(core, core)) {
+        return None;
+    }
+    let signature = signature as u32;
+    thread.rseq = Some(Registration { address, signature, core: Some(core), is_due: false });
+    Some(0)
+}
+
+fn check_area(address: u64, len: u32) -> Result<(), Errno> {
+    if len != AREA_LEN || !address.is_multiple_of(AREA_LEN.into()) {
+        return Err(Errno::EINVAL);
+    }
+    if address == 0 || address > USER_END - u64::from(AREA_LEN) { Err(Errno::EFAULT) } else { Ok(()) }
+}
+
+fn core_words(at_start: u32, core: u32) -> [u8; 8] {
+    (u64::from(at_start) | u64::from(core) << 32).to_le_bytes()
+}
+
 async fn write_core(thread: &Thread, address: u64, at_start: u32, core: u32) -> Result<(), Errno> {
-    let bytes = (u64::from(at_start) | u64::from(core) << 32).to_le_bytes();
-    thread.memory.write_bytes(address, &bytes).await
+    thread.memory.write_bytes(address, &core_words(at_start, core)).await
 }
 
 /// Notes that the program was left for another reason than a system call.

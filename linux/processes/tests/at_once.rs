@@ -94,6 +94,50 @@ fn bytes_and_events_that_are_there_need_no_turns() {
     assert!(polls < 20, "{polls} polls for {ROUNDS} rounds");
 }
 
+#[test]
+fn arrays_of_buffers_and_settings_of_sockets_need_no_turns() {
+    /// `struct msghdr` with the array of buffers.
+    const HEADER: u64 = DATA + 0x300;
+    const VECTOR: u64 = DATA + 0x400;
+    const STAT: u64 = DATA + 0x600;
+    let kind = u64::from(SOCK_STREAM | linux::O_NONBLOCK);
+    // The second buffer crosses a page.
+    let (border, nowhere) = (AREA + 2 * 4096, 8);
+    let vector = [TEXT, 1, nowhere, 0, border - 1, 3];
+    let header = [0, 0, VECTOR, 3, 0, 0, 0];
+    let bytes = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+    let program = maps(Program::new())
+        .syscall(linux::__NR_socketpair, &[AF_UNIX.into(), kind, 0, PAIR])
+        .returns(0)
+        .syscall(linux::__NR_epoll_create1, &[0])
+        .returns(5)
+        .store(EVENT, &[1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0])
+        .store(TEXT, b"a")
+        .store(border - 1, b"bcd")
+        .store(VECTOR, &bytes(&vector))
+        .store(HEADER, &bytes(&header));
+    let one = |program: Program, _| {
+        program
+            .syscall(linux::__NR_epoll_ctl, &[5, linux::EPOLL_CTL_ADD.into(), 4, EVENT])
+            .returns(0)
+            .syscall(linux::__NR_writev, &[3, VECTOR, 3])
+            .returns(4)
+            .syscall(linux::__NR_sendmsg, &[3, HEADER, 0])
+            .returns(4)
+            .syscall(linux::__NR_read, &[4, TEXT + 16, 16])
+            .returns(8)
+            .expect(TEXT + 16, b"abcdabcd")
+            .syscall(linux::__NR_epoll_ctl, &[5, linux::EPOLL_CTL_DEL.into(), 4, 0])
+            .returns(0)
+            .syscall(linux::__NR_fstat, &[3, STAT])
+            .returns(0)
+            .syscall(linux::__NR_lseek, &[3, 0, 0])
+            .returns(-29)
+    };
+    let polls = polls_of((0..ROUNDS).fold(program, one));
+    assert!(polls < 20, "{polls} polls for {ROUNDS} rounds");
+}
+
 /// The end of a call waits until no other core can use the pages that it has removed.
 #[test]
 fn a_program_continues_when_other_cores_have_flushed() {

@@ -2,8 +2,9 @@
 //!
 //! Each entry names a call, its parameters, and the function that serves it; the number is the kernel's. The table
 //! generates the dispatch and `docs/linux.md`. A function returns the value of RAX, or an error. One that can wait is
-//! `async`. One that never waits, changes no registers and creates no event for its core can be served at once, while the
-//! program's core counts as halted.
+//! `async`. One that never waits, and accesses no registers, can be served at once (`at_once`), while the program's core counts
+//! as halted. So can one that waits only before it has an effect (`tried`): if it would wait, it is served anew by the thread's
+//! task.
 
 mod asynchronous;
 mod files;
@@ -33,9 +34,13 @@ pub use time::process_time;
 pub(crate) use words::{half_at, word_at};
 
 use crate::Errno;
+use crate::rseq::rseq_at_once;
 use crate::thread::Thread;
 use alloc::format;
 use alloc::string::ToString;
+use core::future::Future;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
 use isola_linux_abi::numbers;
 use isola_user_mode::TrapAnswer;
 use words::Word;
@@ -118,10 +123,13 @@ macro_rules! calls {
     (@at_once $thread:ident, $path:path, ($($parameter:ident),*) [at_once]) => {
         Some($path($thread, $(Word::from_word($parameter)),*))
     };
+    (@at_once $thread:ident, $path:path, ($($parameter:ident),*) [tried]) => {
+        tried(move || $path($thread, $(Word::from_word($parameter)),*))
+    };
     (@at_once $thread:ident, $path:path, ($($parameter:ident),*) $([wait])?) => {
         None
     };
-    (@run $thread:ident, $path:path, ($($parameter:ident),*) [wait]) => {
+    (@run $thread:ident, $path:path, ($($parameter:ident),*) [$kind:ident]) => {
         $path($thread, $(Word::from_word($parameter)),*).await
     };
 }
@@ -136,12 +144,12 @@ calls! {
     __NR_read(descriptor, address, len) => files::read [wait];
     __NR_write(descriptor, address, len) => files::write [wait];
     __NR_open(path, flags, mode) => files::open [wait];
-    __NR_close(descriptor) => files::close;
-    __NR_stat(path, buffer) => files::stat [wait];
-    __NR_fstat(descriptor, buffer) => files::fstat [wait];
-    __NR_lstat(path, buffer) => files::lstat [wait];
+    __NR_close(descriptor) => files::close [at_once];
+    __NR_stat(path, buffer) => files::stat [tried];
+    __NR_fstat(descriptor, buffer) => files::fstat [tried];
+    __NR_lstat(path, buffer) => files::lstat [tried];
     __NR_poll(list, count, timeout_ms) => files::poll [wait];
-    __NR_lseek(descriptor, offset, whence) => files::lseek [wait];
+    __NR_lseek(descriptor, offset, whence) => files::lseek [tried];
     #[doc = "MAP_HUGETLB is ENOMEM."]
     __NR_mmap(address, len, protection, flags, descriptor, offset) => memory::mmap [wait];
     __NR_mprotect(address, len, protection) => memory::mprotect [wait];
@@ -156,7 +164,7 @@ calls! {
     __NR_pwrite64(descriptor, address, len, offset) => files::pwrite64 [wait];
     __NR_readv(descriptor, vector, count) => files::readv [wait];
     __NR_writev(descriptor, vector, count) => files::writev [wait];
-    __NR_access(path, mode) => files::access [wait];
+    __NR_access(path, mode) => files::access [tried];
     __NR_pipe(descriptors) => files::pipe [wait];
     __NR_select(count, readable, writable, exceptional, timeout) => files::select [wait];
     __NR_sched_yield() => scheduling::sched_yield [wait];
@@ -191,11 +199,11 @@ calls! {
     __NR_shutdown(descriptor, how) => sockets::shutdown;
     __NR_bind(descriptor, address, len) => sockets::bind [wait];
     __NR_listen(descriptor, backlog) => sockets::listen [wait];
-    __NR_getsockname(descriptor, address, len) => sockets::getsockname [wait];
-    __NR_getpeername(descriptor, address, len) => sockets::getpeername [wait];
+    __NR_getsockname(descriptor, address, len) => sockets::getsockname [tried];
+    __NR_getpeername(descriptor, address, len) => sockets::getpeername [tried];
     __NR_socketpair(domain, kind, protocol, descriptors) => sockets::socketpair [wait];
     #[doc = "SO_RCVLOWAT is stored only; no SO_PEEK_OFF, no filters, no time stamps of unix sockets."]
-    __NR_setsockopt(descriptor, level, name, value, len) => sockets::setsockopt [wait];
+    __NR_setsockopt(descriptor, level, name, value, len) => sockets::setsockopt [tried];
     __NR_getsockopt(descriptor, level, name, value, len) => sockets::getsockopt [wait];
     #[doc = "CLONE_SIGHAND only with CLONE_THREAD; no namespaces; no CLONE_PTRACE."]
     __NR_clone(flags, stack, parent_tid, child_tid, tls) => processes::clone [wait];
@@ -205,7 +213,7 @@ calls! {
     __NR_exit(code) => processes::exit;
     __NR_wait4(pid, status, options, resources) => processes::wait4 [wait];
     __NR_kill(pid, number) => signals::kill;
-    __NR_uname(buffer) => information::uname [wait];
+    __NR_uname(buffer) => information::uname [tried];
     __NR_semget(key, count, flags) => ipc::semget;
     __NR_semop(id, operations, count) => ipc::semop [wait];
     #[doc = "At most 32,000 semaphores in all sets."]
@@ -234,14 +242,14 @@ calls! {
     __NR_link(path, new_path) => files::link [wait];
     __NR_unlink(path) => files::unlink [wait];
     __NR_symlink(target, path) => files::symlink [wait];
-    __NR_readlink(path, buffer, len) => files::readlink [wait];
+    __NR_readlink(path, buffer, len) => files::readlink [tried];
     __NR_chmod(path, mode) => files::chmod [wait];
     __NR_fchmod(descriptor, mode) => files::fchmod [wait];
     __NR_chown(path, user, group) => files::chown [wait];
     __NR_fchown(descriptor, user, group) => files::fchown [wait];
     __NR_lchown(path, user, group) => files::lchown [wait];
     __NR_umask(mask) => files::umask;
-    __NR_gettimeofday(time, zone) => time::gettimeofday [wait];
+    __NR_gettimeofday(time, zone) => time::gettimeofday [tried];
     __NR_getrlimit(resource, limit) => identity::getrlimit [wait];
     #[doc = "Times, resident memory, page faults and turns only."]
     __NR_getrusage(who, buffer) => time::getrusage [wait];
@@ -342,7 +350,7 @@ calls! {
     #[doc = "All threads have the same priority, which no lock changes."]
     __NR_futex(word, operation, value, timeout, second, third) => futex::futex [wait];
     __NR_sched_setaffinity(tid, len, mask) => scheduling::sched_setaffinity [wait];
-    __NR_sched_getaffinity(tid, len, mask) => scheduling::sched_getaffinity [wait];
+    __NR_sched_getaffinity(tid, len, mask) => scheduling::sched_getaffinity [tried];
     __NR_io_setup(most, context) => asynchronous::io_setup [wait];
     __NR_io_destroy(context) => asynchronous::io_destroy [wait];
     __NR_io_getevents(context, least, most, events, timeout) => asynchronous::io_getevents [wait];
@@ -363,12 +371,12 @@ calls! {
     __NR_timer_delete(id) => timers::timer_delete;
     #[doc = "Always EPERM: the clock is that of the machine."]
     __NR_clock_settime(clock, time) => time::clock_settime [wait];
-    __NR_clock_gettime(clock, time) => time::clock_gettime [wait];
+    __NR_clock_gettime(clock, time) => time::clock_gettime [tried];
     __NR_clock_getres(clock, resolution) => time::clock_getres [wait];
     __NR_clock_nanosleep(clock, flags, request, remaining) => time::clock_nanosleep [wait];
     __NR_exit_group(code) => processes::exit_group;
     __NR_epoll_wait(epoll, events, most, timeout_ms) => files::epoll_wait [wait];
-    __NR_epoll_ctl(epoll, operation, descriptor, event) => files::epoll_ctl [wait];
+    __NR_epoll_ctl(epoll, operation, descriptor, event) => files::epoll_ctl [tried];
     __NR_tgkill(group, tid, number) => signals::tgkill;
     __NR_mq_open(name, flags, mode, attributes) => ipc::mq_open [wait];
     __NR_mq_unlink(name) => ipc::mq_unlink [wait];
@@ -388,14 +396,14 @@ calls! {
     __NR_mkdirat(directory, path, mode) => files::mkdirat [wait];
     __NR_mknodat(directory, path, mode, device) => files::mknodat [wait];
     __NR_fchownat(directory, path, user, group, flags) => files::fchownat [wait];
-    __NR_newfstatat(directory, path, buffer, flags) => files::newfstatat [wait];
+    __NR_newfstatat(directory, path, buffer, flags) => files::newfstatat [tried];
     __NR_unlinkat(directory, path, flags) => files::unlinkat [wait];
     __NR_renameat(directory, path, new_directory, new_path) => files::renameat [wait];
     __NR_linkat(directory, path, new_directory, new_path, flags) => files::linkat [wait];
     __NR_symlinkat(target, directory, path) => files::symlinkat [wait];
-    __NR_readlinkat(directory, path, buffer, len) => files::readlinkat [wait];
+    __NR_readlinkat(directory, path, buffer, len) => files::readlinkat [tried];
     __NR_fchmodat(directory, path, mode) => files::fchmodat [wait];
-    __NR_faccessat(directory, path, mode) => files::faccessat [wait];
+    __NR_faccessat(directory, path, mode) => files::faccessat [tried];
     __NR_pselect6(count, readable, writable, exceptional, timeout, mask) => files::pselect6 [wait];
     __NR_ppoll(list, count, timeout, mask, len) => files::ppoll [wait];
     #[doc = "CLONE_FILES and CLONE_FS only."]
@@ -436,7 +444,7 @@ calls! {
     __NR_clock_adjtime(clock, buffer) => time::clock_adjtime [wait];
     __NR_syncfs(descriptor) => files::syncfs [wait];
     __NR_sendmmsg(descriptor, vector, count, flags) => sockets::sendmmsg [wait];
-    __NR_getcpu(core, node) => scheduling::getcpu [wait];
+    __NR_getcpu(core, node) => scheduling::getcpu [tried];
     __NR_process_vm_readv(pid, local, local_count, remote, remote_count, flags) => ptrace::process_vm_readv [wait];
     __NR_process_vm_writev(pid, local, local_count, remote, remote_count, flags) => ptrace::process_vm_writev [wait];
     #[doc = "As sched_setscheduler."]
@@ -453,7 +461,7 @@ calls! {
     __NR_copy_file_range(from, from_offset, to, to_offset, len, flags) => files::copy_file_range [wait];
     __NR_preadv2(descriptor, vector, count, offset, high, flags) => files::preadv2 [wait];
     __NR_pwritev2(descriptor, vector, count, offset, high, flags) => files::pwritev2 [wait];
-    __NR_statx(directory, path, flags, mask, buffer) => files::statx [wait];
+    __NR_statx(directory, path, flags, mask, buffer) => files::statx [tried];
     __NR_io_pgetevents(context, least, most, events, timeout, mask) => asynchronous::io_pgetevents [wait];
     #[doc = "Page faults abort a sequence as well."]
     __NR_rseq(area, len, flags, signature) => crate::rseq::rseq [wait];
@@ -492,7 +500,11 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
     const PROTECT: u64 = numbers::__NR_mprotect as u64;
     const ADVISE: u64 = numbers::__NR_madvise as u64;
     const RECEIVE: u64 = numbers::__NR_recvfrom as u64;
+    const RESTARTABLE_SEQUENCES: u64 = numbers::__NR_rseq as u64;
+    const READ_AT: u64 = numbers::__NR_pread64 as u64;
     const SEND: u64 = numbers::__NR_sendto as u64;
+    const SEND_MESSAGE: u64 = numbers::__NR_sendmsg as u64;
+    const WRITE_VECTOR: u64 = numbers::__NR_writev as u64;
     const WAIT_FOR_EVENTS: u64 = numbers::__NR_epoll_wait as u64;
     // Calls that can wait, where they do not have to, or where the thread can be parked.
     let result = match number {
@@ -506,6 +518,10 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
         PROTECT => return memory::mprotect_at_once(thread, words),
         RECEIVE => return sockets::recvfrom_at_once(thread, words).answer(number),
         SEND => sockets::sendto_at_once(thread, words),
+        SEND_MESSAGE => sockets::sendmsg_at_once(thread, words),
+        WRITE_VECTOR => files::writev_at_once(thread, words),
+        READ_AT => files::pread_at_once(thread, words),
+        RESTARTABLE_SEQUENCES => rseq_at_once(thread, words).map(Ok),
         WAIT_FOR_EVENTS => files::epoll_wait_at_once(thread, words),
         ADVISE => return memory::madvise_at_once(thread, words),
         _ => dispatch_at_once(thread, number, words),
@@ -514,6 +530,16 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
         None => TrapAnswer::Unserved,
         Some(Ok(value)) => TrapAnswer::Resume(value),
         Some(Err(errno)) => TrapAnswer::Resume(errno.to_result()),
+    }
+}
+
+/// Returns the result of a call that does not wait. One that waits, or is interrupted, has had no effect.
+#[inline(never)]
+fn tried<F: Future<Output = CallResult>>(call: impl FnOnce() -> F) -> Option<CallResult> {
+    match pin!(call()).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Err(errno)) if errno >= Errno::ERESTARTSYS => None,
+        Poll::Ready(result) => Some(result),
+        Poll::Pending => None,
     }
 }
 

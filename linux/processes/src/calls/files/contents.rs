@@ -4,7 +4,7 @@ use super::terminals;
 use crate::Errno;
 use crate::asynchronous::once;
 use crate::calls::sockets::{read_socket, receive_at_once, send_at_once, waiting, write_socket};
-use crate::calls::{AtOnce, CallResult};
+use crate::calls::{AtOnce, CallResult, tried};
 use crate::direct_switch::CallWait;
 use crate::job_control::check_write;
 use crate::signals::{SI_USER, Signal, SignalInfo};
@@ -21,6 +21,9 @@ use isola_linux_files::{InodeKind, OpenFile};
 use isola_linux_memory::UserBuffer;
 use isola_linux_sockets::SocketFile;
 use isola_user_mode::{Access, PAGE_SIZE};
+
+/// The most bytes of a file that are read at once.
+const MOST_READ_AT_ONCE: u64 = 16 * PAGE_SIZE;
 
 /// Where a read or write begins, and how it waits.
 #[derive(Clone, Copy, Default)]
@@ -184,16 +187,36 @@ pub async fn write(thread: &mut Thread, descriptor: i32, address: u64, len: u64)
     write_from(thread, descriptor, Memory::Buffer(address, len), Manner::default()).await
 }
 
-/// Serves a read of an object that has bytes, into one page that is mapped, or waits for bytes. Other reads are not served.
+/// Serves a read of an object that has bytes, into one page that is mapped, or waits for bytes; and a read of a file whose pages
+/// are in memory. Other reads are not served.
 pub fn read_at_once(thread: &mut Thread, [descriptor, address, len, ..]: [u64; 6]) -> AtOnce {
     let Ok(file) = thread.files.get(descriptor as i32) else { return AtOnce::Unserved };
     if file.is_socket() {
         return receive_at_once(thread, &file, address, len, waiting(&file));
     }
+    if is_small_file_read(&file, len) {
+        let read = tried(|| read(thread, descriptor as i32, address, len));
+        return read.map_or(AtOnce::Unserved, AtOnce::Served);
+    }
     if !is_plain(&file, len) {
         return AtOnce::Unserved;
     }
     read_file_at_once(thread, file, address, len)
+}
+
+/// Serves a `pread64` of a file whose pages are in memory; `None` for other reads.
+pub fn pread_at_once(
+    thread: &mut Thread,
+    [descriptor, address, len, offset, ..]: [u64; 6],
+) -> Option<CallResult> {
+    let file = thread.files.get(descriptor as i32).ok().filter(|file| is_small_file_read(file, len))?;
+    drop(file);
+    tried(|| pread64(thread, descriptor as i32, address, len, offset as i64))
+}
+
+/// Returns whether a read may be tried at once. A longer one copies for too long.
+fn is_small_file_read(file: &OpenFile, len: u64) -> bool {
+    len <= MOST_READ_AT_ONCE && file.object().is_none() && file.kind() == InodeKind::File
 }
 
 /// Continues the read of a parked thread.
@@ -220,15 +243,22 @@ fn read_file_at_once(thread: &mut Thread, file: Arc<OpenFile>, address: u64, len
 /// Serves a write to an object that is ready, from one page that is mapped; `None` for other writes.
 pub fn write_at_once(thread: &Thread, [descriptor, address, len, ..]: [u64; 6]) -> Option<CallResult> {
     let file = thread.files.get(descriptor as i32).ok()?;
+    let buffer = || thread.memory.try_buffer(address, usize::try_from(len).ok()?, Access::Read);
     if file.is_socket() {
-        return send_at_once(thread, &file, address, len, waiting(&file));
+        return send_at_once(thread, &file, waiting(&file), buffer);
     }
     if !is_plain(&file, len) {
         return None;
     }
-    let result = file.write_at_once(|| thread.memory.try_buffer(address, len as usize, Access::Read))?;
+    let result = file.write_at_once(buffer)?;
     thread.process.control.files.count_write(result.map_or(0, |count| count as u64));
     Some(result.map(|count| count as u64))
+}
+
+/// `writev` of a socket, as [`send_at_once`].
+pub fn writev_at_once(thread: &Thread, [descriptor, vector, count, ..]: [u64; 6]) -> Option<CallResult> {
+    let file = thread.files.get(descriptor as i32).ok().filter(|file| file.is_socket())?;
+    send_at_once(thread, &file, waiting(&file), || thread.memory.try_buffers(vector, count))
 }
 
 /// Returns whether reads and writes of so many bytes may be served at once: terminals have rules of their own.

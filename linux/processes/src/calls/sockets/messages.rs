@@ -4,7 +4,7 @@ use super::control::{self, ReceivedControl};
 use super::{OpenSocket, read_address, socket_caller, waiting, write_address};
 use crate::Errno;
 use crate::calls::time::{read_timespec, timespec};
-use crate::calls::{AtOnce, CallResult, PAGE};
+use crate::calls::{AtOnce, CallResult};
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
 use alloc::sync::Arc;
@@ -37,7 +37,10 @@ struct MessageHeader {
 
 impl MessageHeader {
     async fn read(thread: &Thread, address: u64) -> Result<Self, Errno> {
-        let bytes = thread.memory.read_bytes::<HEADER_LEN>(address).await?;
+        Self::parse(&thread.memory.read_bytes(address).await?)
+    }
+
+    fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, Errno> {
         let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
         let name = word(0);
         let name_len = if name == 0 { 0 } else { word(8) as u32 as i32 };
@@ -149,23 +152,21 @@ pub fn receive_at_once(thread: &Thread, file: &OpenFile, address: u64, len: u64,
     }
 }
 
-/// Sends bytes of one page that is mapped on a stream, if the call does not wait for space; `None` for other calls.
+/// Sends bytes of pages that are mapped on a stream, if the call does not wait for space; `None` for other calls, and without
+/// bytes.
 pub fn send_at_once(
     thread: &Thread,
     file: &OpenFile,
-    address: u64,
-    len: u64,
     waiting: Waiting,
+    buffer: impl FnOnce() -> Option<UserBuffer>,
 ) -> Option<CallResult> {
     let socket = file.object_as::<SocketFile>()?.socket();
-    let is_served = waiting == Waiting::Refused
-        && file.is_writable()
-        && (1..=PAGE).contains(&len)
-        && socket.facts().kind == SocketKind::Stream;
+    let is_served =
+        waiting == Waiting::Refused && file.is_writable() && socket.facts().kind == SocketKind::Stream;
     if !is_served {
         return None;
     }
-    let mut buffer = thread.memory.try_buffer(address, len as usize, Access::Read)?;
+    let mut buffer = buffer().filter(|buffer| !buffer.is_empty())?;
     let mut message = SentMessage { sender: Some(control::sender(thread)), ..SentMessage::default() };
     match socket.send(&mut buffer, &mut message) {
         // With a signal.
@@ -187,7 +188,19 @@ pub fn recvfrom_at_once(thread: &Thread, words: [u64; 6]) -> AtOnce {
 pub fn sendto_at_once(thread: &Thread, words: [u64; 6]) -> Option<CallResult> {
     let [descriptor, buffer, len, flags, address, _] = words;
     let (file, waiting) = open_at_once(thread, descriptor, flags, address)?;
-    send_at_once(thread, &file, buffer, len, waiting)
+    send_at_once(thread, &file, waiting, || {
+        thread.memory.try_buffer(buffer, usize::try_from(len).ok()?, Access::Read)
+    })
+}
+
+/// `sendmsg` without an address and control messages, as [`send_at_once`].
+pub fn sendmsg_at_once(thread: &Thread, [descriptor, header, flags, ..]: [u64; 6]) -> Option<CallResult> {
+    let (file, waiting) = open_at_once(thread, descriptor, flags, 0)?;
+    send_at_once(thread, &file, waiting, || {
+        let header = MessageHeader::parse(&thread.memory.try_read_bytes(header)?).ok()?;
+        let is_plain = header.name_len == 0 && header.control_len == 0;
+        is_plain.then(|| thread.memory.try_buffers(header.buffers, header.buffer_count)).flatten()
+    })
 }
 
 /// Returns the file of a call with plain flags and no address, and whether the call waits.
