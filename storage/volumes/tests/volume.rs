@@ -360,7 +360,7 @@ fn operations_follow_the_weights_of_the_processor() {
     const WEIGHTS: [u32; 3] = [500, 330, 170];
     /// The operations of all after which the shares are read, and the most readings.
     const OPERATIONS: u32 = 3_000;
-    const READINGS: u32 = 40;
+    const READINGS: u32 = 15;
     with_disk(small_image(), |disk| async move {
         let volume = Volume::mount(cache(&disk), Access::ReadWrite).await.unwrap();
         let file = volume.create("/file").await.unwrap();
