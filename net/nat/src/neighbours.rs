@@ -78,12 +78,10 @@ impl Neighbours {
         self.by_address.clear();
     }
 
-    /// Removes the host that was asked longest ago, one without an answer if there is any.
+    /// Removes the host that answered longest ago, one without an answer if there is any.
     fn remove_oldest(&mut self) {
-        let oldest = self
-            .by_address
-            .iter()
-            .min_by_key(|(_, neighbour)| (neighbour.mac.is_some(), neighbour.learned_at, neighbour.asked_at));
+        let age = |neighbour: &Neighbour| (neighbour.learned_at, neighbour.asked_at);
+        let oldest = self.by_address.iter().min_by_key(|(_, neighbour)| age(neighbour));
         if let Some(ip) = oldest.map(|(ip, _)| *ip) {
             self.by_address.remove(&ip);
         }

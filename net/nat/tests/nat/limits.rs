@@ -77,6 +77,22 @@ fn connections_in_use_are_not_replaced_and_idle_ones_are() {
 }
 
 #[test]
+fn an_ended_connection_makes_room_before_older_ones() {
+    let mut rig = Rig::new();
+    rig.now += timeouts::ECHOES;
+    for port in 0..FLOWS as u16 {
+        rig.connect(rig.web, 40_000 + port).unwrap();
+        rig.now += Duration::from_secs(1);
+    }
+    // This orders them by their ends as connections.
+    assert_eq!(rig.connect(rig.web, 50_000), Err(DropReason::Full));
+    let newest = 40_000 + FLOWS as u16 - 1;
+    rig.receive(&tcp((HOST, 443), (OWN, newest), RST, &[])).unwrap().unwrap();
+    rig.connect(rig.web, 50_000).unwrap();
+    assert_eq!(rig.connect(rig.web, 50_001), Err(DropReason::Full));
+}
+
+#[test]
 fn flows_end_by_their_protocols_timeouts() {
     let end = |open: fn(&mut Rig), limit: Duration, answer: Vec<u8>| {
         for (after, is_there) in [(limit - Duration::from_secs(1), true), (limit, false)] {

@@ -106,6 +106,10 @@ fn errors_from_outside_reach_the_client_with_its_own_packet() {
             assert_eq!(read(inner, len == 60).to.0, HOST);
         }
     }
+    // About a later fragment, whose first bytes are no ports.
+    let mut outer = rig.out(rig.web, &udp((web, 40_001), (HOST, 53), b"query")).unwrap();
+    outer[7] = 1;
+    assert_eq!(rig.receive(&error(OTHER_HOST, OWN, &outer, 28)), Ok(None));
     // About a flow of no client.
     let other = udp((OWN, 50_000), (HOST, 53), b"query");
     assert_eq!(rig.receive(&error(OTHER_HOST, OWN, &other, 28)), Ok(None));
@@ -203,6 +207,9 @@ fn packets_that_are_not_translated_are_dropped_with_their_reason() {
         assert_eq!(rig.out(rig.web, &packet), Err(reason), "{packet:?}");
     }
     assert_eq!(rig.gateway.flows_of(rig.web.ip), 1, "that of the rig");
+    let foreign = udp((rig.kv.ip, 40_000), (HOST, 53), b"");
+    let unchecked = rig.gateway.from_client(rig.web.ip, &mut frame(OWN_MAC, rig.web.mac, &foreign), rig.now);
+    assert_eq!(unchecked, Err(DropReason::ForeignAddress));
     // From outside, the same are for the stack, which counts them.
     for at in [0, 6, 9] {
         let mut packet = udp((HOST, 53), (OWN, 40_000), b"x");
