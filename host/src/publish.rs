@@ -65,6 +65,14 @@ pub enum PublishError {
         /// The machine.
         machine: String,
     },
+    /// Two requests name the port, for different ports of the cell.
+    #[error("port {host}/{protocol} is to lead to two ports of the cell: choose another host port for one")]
+    Twice {
+        /// The port.
+        host: SocketAddrV4,
+        /// The protocol.
+        protocol: Transport,
+    },
     /// Another program uses the port.
     #[error(
         "port {host}/{protocol} is in use by another program: choose another host port, or end that program"
@@ -138,6 +146,26 @@ impl PublishSpec {
         self.host_port == publication.host.port()
             && self.protocol == publication.protocol
             && (self.host_ip == ip || everywhere(self.host_ip) || everywhere(ip))
+    }
+
+    /// Checks that no two requests name one host port for different ports of a cell.
+    ///
+    /// # Errors
+    /// [`PublishError::Twice`].
+    pub fn check_conflicts(specs: &[Self]) -> Result<(), PublishError> {
+        for (index, spec) in specs.iter().enumerate().filter(|(_, spec)| spec.host_port != 0) {
+            let host = SocketAddrV4::new(spec.host_ip, spec.host_port);
+            let of = |other: &Self| Publication {
+                protocol: other.protocol,
+                host: SocketAddrV4::new(other.host_ip, other.host_port),
+                cell: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, other.cell_port),
+            };
+            let mut earlier = specs.iter().take(index).filter(|other| other.cell_port != spec.cell_port);
+            if earlier.any(|other| spec.collides_with(&of(other))) {
+                return Err(PublishError::Twice { host, protocol: spec.protocol });
+            }
+        }
+        Ok(())
     }
 
     /// Returns the publication that satisfies the request for the cell with the address `cell_ip`. Publishes nothing.

@@ -33,6 +33,7 @@ pub fn publish(
     record
         .publish
         .extend(specs.iter().filter(|spec| !record.publish.contains(spec)).copied().collect::<Vec<_>>());
+    PublishSpec::check_conflicts(&record.publish)?;
     store.save(name, &record)?;
     if !is_running(&cell) {
         return Ok(Vec::new());
@@ -112,6 +113,7 @@ pub(super) fn check_ports(
     if cell.static_address().is_none() && cell.restart != RestartPolicy::No {
         return Err(CellError::AddressMayChange(cell.name.clone()));
     }
+    PublishSpec::check_conflicts(specs)?;
     for spec in specs.iter().filter(|spec| spec.host_port != 0) {
         check_port(root, spec)?;
     }

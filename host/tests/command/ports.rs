@@ -45,10 +45,17 @@ fn a_cell_with_a_port_in_use_is_not_created() {
 fn a_conflict_of_two_ports_publishes_neither() {
     let sandbox = Sandbox::up();
     let port = ports::free();
-    let twice = format!("{port}:80");
-    sandbox.isola(&["run", "-d", "--name", "kv", "-p", &twice, "-p", &format!("{port}:81"), "kv"]);
-    sandbox.isola(&["rm", "-f", "kv"]);
+    let (first, second) = (format!("{port}:80"), format!("{port}:81"));
+    let run = ["run", "-d", "--name", "kv", "-p", &first, "-p", &second, "kv"];
+    sandbox.isola(&run).failed(125, "is to lead to two ports of the cell");
     assert!(is_free(port));
+    assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "");
+    // The same, one after the other and before the cell runs.
+    sandbox.isola(&["run", "-d", "--name", "kv", "-p", &first, "kv"]).ok();
+    sandbox.isola(&["stop", "kv"]).ok();
+    sandbox.isola(&["publish", "kv", &second]).failed(1, "is to lead to two ports of the cell");
+    sandbox.isola(&["start", "kv"]).ok();
+    assert_eq!(sandbox.isola(&["port", "kv"]).ok(), format!("80/tcp -> 127.0.0.1:{port}\n"));
 }
 
 #[test]
