@@ -163,19 +163,24 @@ fn open_links_survive_a_restart_and_incomplete_ones_do_not() {
 /// Each of these is the state after a failure in the middle of a change.
 #[test]
 fn a_restarted_supervisor_closes_links_that_were_in_the_middle_of_a_change() {
-    type Change = fn(&Bench, &isola_abi::links::Link);
-    let changes: [Change; 5] = [
-        |_, link| link.set_state(LinkState::Closed),
-        |_, link| link.set_shared(true),
-        |bench, link| link.set_lent(LinkPart::Ring, page_of(&bench.core, 1, 601)),
-        |bench, link| link.set_lent(LinkPart::Ring, page_of(&bench.core, 2, 600)),
-        |bench, link| link.set_lent(LinkPart::Shared, page_of(&bench.core, 1, 601)),
+    type Change = fn(&Bench, &isola_abi::links::Link, &isola_abi::links::Link);
+    let changes: [Change; 6] = [
+        |_, link, _| link.set_state(LinkState::Closed),
+        |_, link, _| link.set_shared(true),
+        |bench, link, _| link.set_lent(LinkPart::Ring, page_of(&bench.core, 1, 601)),
+        |bench, link, _| link.set_lent(LinkPart::Ring, page_of(&bench.core, 2, 600)),
+        |bench, link, _| link.set_lent(LinkPart::Shared, page_of(&bench.core, 1, 601)),
+        // A link without a ring, although the peer maps all that is lent.
+        |_, link, peers| {
+            link.set_lent(LinkPart::Ring, PhysRange::new(PhysAddr(0), 0));
+            peers.set_window(LinkPart::Ring, None);
+        },
     ];
     for (number, change) in changes.into_iter().enumerate() {
         let (mut bench, one, other) = linked();
         [one, other].into_iter().for_each(|id| bench.core.save(id, Vec::new()));
-        let links = bench.core.hardware().state().links[&one].clone();
-        change(&bench, links.get(0).unwrap());
+        let links = [one, other].map(|id| bench.core.hardware().state().links[&id].clone());
+        change(&bench, links[0].get(0).unwrap(), links[1].get(0).unwrap());
         let mut bench = bench.fail(&[1, 2]);
         for id in [one, other] {
             let links = bench.core.hardware().state().links[&id].clone();
