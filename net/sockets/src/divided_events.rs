@@ -83,6 +83,8 @@ impl CoreNetwork {
         self.send_after(|| {
             while goes_on && let Some(notice) = notices.pop_front() {
                 self.handle_notice(notice);
+                // Frames of others that are sent behind it count for these, and the work until here does not.
+                self.attribution.next_piece();
                 goes_on = !must_yield();
             }
         });
