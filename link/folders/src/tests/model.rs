@@ -276,6 +276,34 @@ fn one_client_writes_and_others_read_what_it_has_written() {
 }
 
 #[test]
+fn a_reader_sees_names_and_lengths_when_the_writer_has_its_answer() {
+    in_cell(|| async {
+        let service = Service::new(true);
+        let writer = mount(&service, VolumeAccess::ReadWrite).await.unwrap();
+        let reader = mount(&service, VolumeAccess::ReadOnly).await.unwrap();
+        let file = writer.create("/page").await.unwrap();
+        file.write(0, IoBuf::from(vec![1; 5000])).await.unwrap();
+        let read = reader.open("/page").await.unwrap();
+        file.truncate(100).await.unwrap();
+        assert_eq!(read.read(0, 10_000).await.unwrap()[..], [1; 100]);
+        assert_eq!(read.metadata().await.unwrap().len, 100);
+        // An open file stays the same one, by its number, when its name gets another.
+        let next = writer.create("/next").await.unwrap();
+        next.write(0, IoBuf::from(vec![2; 7])).await.unwrap();
+        writer.rename("/next", "/page").await.unwrap();
+        assert_eq!(names(&reader, "/").await, ["page"]);
+        assert_eq!(reader.open("/page").await.unwrap().read(0, 100).await.unwrap()[..], [2; 7]);
+        assert_eq!(read.read(0, 10_000).await.unwrap()[..], [1; 100]);
+        // Also without a name, and though its writer does not use it any more.
+        drop(file);
+        writer.remove("/page").await.unwrap();
+        writer.sync().await.unwrap();
+        assert_eq!(read.read(0, 10_000).await.unwrap()[..], [1; 100]);
+        assert_eq!(reader.open("/page").await.map(drop), Err(FileError::NotFound));
+    });
+}
+
+#[test]
 fn files_of_all_types_have_owners_links_and_attributes() {
     in_cell(|| async {
         let service = Service::new(false);
