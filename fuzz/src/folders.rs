@@ -248,7 +248,9 @@ pub fn answers(bytes: &[u8]) {
 async fn use_service(service: Rc<HostileService>) {
     let connector = Connector(service);
     let Ok((link, driver)) = connector.connect().await else { return };
-    let started = Volume::start(move || FolderFileSystem::start(connector, link, driver)).await;
+    let started =
+        Volume::start(move || FolderFileSystem::start(connector, VolumeAccess::ReadWrite, link, driver))
+            .await;
     let Ok(volume) = started else { return };
     if let Ok((entries, _)) = volume.list("/", ListPosition::default(), 20).await {
         assert!(entries.len() <= 20);

@@ -272,5 +272,5 @@ impl Connect for TestConnector {
 async fn mount(service: &Rc<Service>, access: VolumeAccess) -> Result<Volume, FileError> {
     let connector = TestConnector::new(service, access);
     let (link, driver) = connector.connect().await.unwrap();
-    Volume::start(move || FolderFileSystem::start(connector, link, driver)).await
+    Volume::start(move || FolderFileSystem::start(connector, access, link, driver)).await
 }

@@ -18,6 +18,7 @@ use fuse_abi::linux::{
     fuse_opcode, fuse_read_in, fuse_rename2_in, fuse_setattr_in, fuse_setxattr_in, fuse_statfs_out,
     fuse_write_in, fuse_write_out,
 };
+use isola_abi::volume::VolumeAccess;
 use isola_events::now;
 use isola_fibers::block_on;
 use isola_volume_service::client::TIME_LIMIT;
@@ -69,8 +70,13 @@ impl<C: Connect> FolderFileSystem<C> {
     ///
     /// # Errors
     /// [`FileError::Disk`] if the service does not answer.
-    pub fn start(connector: C, link: C::Link, driver: Driver) -> Result<Self, FileError> {
-        let mut client = Client::new(connector);
+    pub fn start(
+        connector: C,
+        access: VolumeAccess,
+        link: C::Link,
+        driver: Driver,
+    ) -> Result<Self, FileError> {
+        let mut client = Client::new(connector, access);
         // The first request connects again, if the service has ended meanwhile.
         let _ = block_on(client.start(link, driver));
         block_on(client.attributes(ROOT))?;
@@ -579,7 +585,8 @@ impl<C: Connect> FileSystem for FolderFileSystem<C> {
     }
 
     fn unhold(&mut self, file: FileId) {
-        self.0.get_mut().nodes.unhold(file);
+        let client = self.0.get_mut();
+        client.nodes.unhold(file, client.access == VolumeAccess::ReadOnly);
         // The service frees the storage of a file without a name when it is forgotten.
         let _ = self.run(async |_| Ok(()));
     }

@@ -23,6 +23,7 @@ use fuse_abi::linux::{
     fuse_init_in, fuse_init_out, fuse_opcode,
 };
 use isola_abi::service::{DeviceOffer, ServedVolume, encode};
+use isola_abi::volume::VolumeAccess;
 use isola_block::BlockError;
 use isola_channels::{Channel, ChannelError, LinkAccess, SharedMemory};
 use isola_events::{now, sleep, timeout};
@@ -60,7 +61,8 @@ pub async fn connect(
     let connector = Channels { volume: volume.clone(), memory, first: Cell::new(Some((channel, offer))) };
     let (link, driver) = connector.connect().await?;
     let failed = |error: FileError| ConnectError::Device(alloc::format!("{error}"));
-    let mount = move || FolderFileSystem::start(connector, link, driver);
+    let access = volume.access;
+    let mount = move || FolderFileSystem::start(connector, access, link, driver);
     Volume::start(mount).await.map_err(failed)
 }
 
@@ -102,6 +104,7 @@ impl Connect for Channels {
 /// A client of a folder.
 pub(crate) struct Client<C: Connect> {
     connector: C,
+    access: VolumeAccess,
     connection: Option<Connection<C::Link>>,
     nodes: Nodes,
     unsynced: Unsynced,
@@ -115,9 +118,10 @@ pub(crate) struct Client<C: Connect> {
 const DEVICE_FAILED: FileError = FileError::Disk(BlockError::DeviceFailed);
 
 impl<C: Connect> Client<C> {
-    fn new(connector: C) -> Self {
+    fn new(connector: C, access: VolumeAccess) -> Self {
         Self {
             connector,
+            access,
             connection: None,
             nodes: Nodes::default(),
             unsynced: Unsynced::default(),

@@ -93,9 +93,13 @@ impl Nodes {
         }
     }
 
-    pub fn unhold(&mut self, id: FileId) {
+    /// Notes that a file has no users. It stays known for a while, unless another client may have removed its name.
+    pub fn unhold(&mut self, id: FileId, may_lack_name: bool) {
         if let Some(node) = self.known.get_mut(&id) {
             node.is_held = false;
+            if may_lack_name {
+                node.path = None;
+            }
             self.unheld.push_back(id);
         }
     }
@@ -226,8 +230,12 @@ mod tests {
         assert!(nodes.known.len() <= MOST_UNHELD + FORGOTTEN + 1);
         assert_eq!(forgotten[0], (100, 2));
         assert!(path(&nodes, 7).is_some());
-        nodes.unhold(FileId(7));
+        nodes.unhold(FileId(7), false);
         assert_eq!(nodes.unheld.back(), Some(&FileId(7)));
+        nodes.hold(FileId(7));
+        assert!(nodes.forget().iter().all(|(number, _)| *number != 7));
+        nodes.unhold(FileId(7), true);
+        assert!(nodes.forget().contains(&(7, 1)));
     }
 
     #[test]

@@ -249,7 +249,7 @@ fn no_answer_of_a_service_breaks_its_client() {
             let hostile =
                 Hostile { memory: memory.leak(), seed: Cell::new(seed * 10), connections: Cell::new(0) };
             let (link, driver) = hostile.connect().await.unwrap();
-            let start = move || FolderFileSystem::start(hostile, link, driver);
+            let start = move || FolderFileSystem::start(hostile, VolumeAccess::ReadWrite, link, driver);
             let Ok(volume) = Volume::start(start).await else { continue };
             for _ in 0..6 {
                 let _ = volume.list("/", ListPosition::default(), 10).await;
@@ -275,7 +275,7 @@ fn a_service_that_is_replaced_by_another_one_fails_the_client_for_good() {
         let hostile = Hostile { memory: memory.leak(), seed: Cell::new(0), connections: Cell::new(9) };
         let (link, _) = TestLink::pair();
         let driver = Driver::new(hostile.memory);
-        let start = move || FolderFileSystem::start(hostile, link, driver);
+        let start = move || FolderFileSystem::start(hostile, VolumeAccess::ReadWrite, link, driver);
         let failed = FileError::Disk(BlockError::DeviceFailed);
         assert_eq!(Volume::start(start).await.err(), Some(failed));
     });

@@ -300,6 +300,14 @@ fn a_reader_sees_names_and_lengths_when_the_writer_has_its_answer() {
         writer.sync().await.unwrap();
         assert_eq!(read.read(0, 10_000).await.unwrap()[..], [1; 100]);
         assert_eq!(reader.open("/page").await.map(drop), Err(FileError::NotFound));
+        // The last reader's end frees its storage.
+        let before = writer.space().await.unwrap().free_bytes;
+        drop(read);
+        for _ in 0..20 {
+            reader.metadata("/").await.unwrap();
+            yield_now().await;
+        }
+        assert!(writer.space().await.unwrap().free_bytes > before);
     });
 }
 
