@@ -21,8 +21,8 @@ use isola_machine::user::{
 use isola_memory::frame::Frame;
 use isola_memory::regions::Retirement;
 use isola_user_mode::{
-    Access, AddressSpace, FlushGeneration, InvalidState, MapError, MappedPage, PageRights, Trap, TrapAnswer,
-    UserMode, UserThread,
+    Access, AddressSpace, FlushGeneration, FrameGroup, InvalidState, MapError, MappedPage, PageRights,
+    Trap, TrapAnswer, UserMode, UserThread,
 };
 use spin::Mutex;
 
@@ -134,6 +134,20 @@ impl AddressSpace for BareSpace {
             drop(unsafe { Frame::from_raw(owner) });
             map_error(error, address)
         })
+    }
+
+    fn map_group(&self, start: u64, frames: &mut FrameGroup, rights: PageRights) -> usize {
+        let pages =
+            frames.each_mut().map(|frame| frame.take().map(|frame| (frame.address(), frame.into_raw())));
+        // SAFETY: as for `map`.
+        let mapped = unsafe { self.space.map_group(start, &pages, rights.writable, rights.executable) };
+        for (number, (frame, page)) in frames.iter_mut().zip(pages).enumerate() {
+            if mapped >> number & 1 == 0 {
+                // SAFETY: made above, and no entry has it.
+                *frame = page.map(|(_, owner)| unsafe { Frame::from_raw(owner) });
+            }
+        }
+        mapped.count_ones() as usize
     }
 
     fn replace(&self, address: u64, frame: Frame, rights: PageRights) -> Result<MappedPage, MapError> {

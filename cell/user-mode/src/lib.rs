@@ -114,6 +114,12 @@ impl core::error::Error for MapError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlushGeneration(pub u64);
 
+/// The pages of a [`FrameGroup`].
+pub const GROUP_PAGES: usize = 16;
+
+/// Frames for pages that follow each other; none for a page that stays as it is.
+pub type FrameGroup = [Option<Frame>; GROUP_PAGES];
+
 /// A platform that can run programs in user mode.
 pub trait UserMode: Send + Sync {
     /// Creates an address space without pages.
@@ -130,6 +136,21 @@ pub trait AddressSpace: Send + Sync {
     /// # Errors
     /// A [`MapError`]; the frame is dropped.
     fn map(&self, address: u64, frame: Frame, rights: PageRights) -> Result<(), MapError>;
+
+    /// Maps the frames of a group, of pages that follow each other from `start` on, where nothing is mapped. Takes those that it
+    /// maps, and returns their number. Without memory for page tables it maps fewer.
+    fn map_group(&self, start: u64, frames: &mut FrameGroup, rights: PageRights) -> usize {
+        let mut mapped = 0;
+        for (page, frame) in (start..).step_by(PAGE_SIZE as usize).zip(frames) {
+            if let Some(present) = frame
+                && self.map(page, present.clone(), rights).is_ok()
+            {
+                *frame = None;
+                mapped += 1;
+            }
+        }
+        mapped
+    }
 
     /// Replaces the page at `address` by another, and returns the old one. The old frame may be in use until a flush is
     /// over.

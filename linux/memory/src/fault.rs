@@ -8,10 +8,7 @@ use crate::{Errno, Mapping, PageSource, ProcessMemory, STACK_GUARD_GAP};
 use alloc::sync::Arc;
 use core::fmt;
 use isola_memory::frame::Frame;
-use isola_user_mode::{Access, FlushGeneration, MappedPage, PAGE_SIZE, USER_END};
-
-/// The pages of a file that one page fault maps, if they are in memory: those of an aligned range of this length.
-const FAULT_AROUND: u64 = 16;
+use isola_user_mode::{Access, FlushGeneration, FrameGroup, GROUP_PAGES, MappedPage, PAGE_SIZE, USER_END};
 
 /// A page fault that the program caused wrongly, or that cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,28 +247,28 @@ impl State {
         Ok(Step::Done)
     }
 
-    /// Maps the other pages of a file near `page` that are in memory.
+    /// Maps the other pages of a file near `page` that are in memory: those of an aligned range.
     fn map_around(&mut self, mapping: &Mapping, page: u64) {
         let Some(object) = mapping.object.as_ref().filter(|_| mapping.attributes.sequential != Some(false))
         else {
             return;
         };
-        let len = FAULT_AROUND * PAGE_SIZE;
-        let first = (page / len * len).max(mapping.start);
-        let end = (page / len * len).saturating_add(len).min(mapping.end);
+        let len = GROUP_PAGES as u64 * PAGE_SIZE;
+        let group = page / len * len;
+        let (first, end) = (group.max(mapping.start), group.saturating_add(len).min(mapping.end));
         let kind = mapping.kind();
         let writable = mapping.is_shared && kind == PageKind::SharedMemory;
         let index_of = |page: u64| object.first + (page - mapping.start) / PAGE_SIZE;
         let rights = mapping.protection.rights(writable);
         let pages = &mut self.pages;
+        let mut frames = FrameGroup::default();
         object.source.frames(index_of(first), index_of(end), &mut |index, frame| {
             let near = mapping.start + (index - object.first) * PAGE_SIZE;
-            if near != page && pages.hidden_at(near).is_none() {
-                // A page that is mapped already stays. Without memory for page tables, the page is mapped when it is
-                // accessed.
-                let _occupied_or_out_of_tables = pages.map(near, frame, rights, kind);
+            if near != page && pages.hidden_at(near).is_none() && !frame.is(zeros()) {
+                frames[((near - group) / PAGE_SIZE) as usize % GROUP_PAGES] = Some(frame.clone());
             }
         });
+        pages.map_group(group, &mut frames, rights, kind);
     }
 
     /// Extends the stack above `page` down to it.

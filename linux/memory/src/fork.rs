@@ -5,7 +5,11 @@ use crate::pages::Pages;
 use crate::process_memory::State;
 use crate::{Errno, Mapping, PageSource, ProcessMemory};
 use alloc::sync::Arc;
-use isola_user_mode::{AddressSpace, PageRights};
+use alloc::vec::Vec;
+use isola_user_mode::{AddressSpace, FrameGroup, GROUP_PAGES, PAGE_SIZE, PageRights};
+
+/// The length of a group of pages.
+const GROUP_LEN: u64 = GROUP_PAGES as u64 * PAGE_SIZE;
 
 impl ProcessMemory {
     /// Creates a copy of the memory in an address space without pages (`fork`). Both share the private pages until one of
@@ -30,7 +34,7 @@ impl ProcessMemory {
 
     /// Announces the process to the objects of all its mappings.
     fn attach_all(&self) {
-        let mut sources = alloc::vec::Vec::<Arc<dyn PageSource>>::new();
+        let mut sources = Vec::<Arc<dyn PageSource>>::new();
         let state = self.state.lock();
         for object in state.mappings.iter().filter_map(|mapping| mapping.object.as_ref()) {
             // The segments of a program follow each other.
@@ -108,6 +112,7 @@ fn share_pages(
 ) -> Result<(), Errno> {
     let (start, end) = (mapping.start, mapping.end);
     let mut result = Ok(());
+    let mut groups = Vec::<(u64, FrameGroup)>::new();
     let rights = mapping.protection.rights(false);
     parent.protect(start, end, |page, mapped| {
         if mapped.frame.owners() == 0 || result.is_err() {
@@ -128,9 +133,19 @@ fn share_pages(
             }
             mapped.frame.add_owner();
         }
-        result = child.map_own(page, &mapped.frame, rights).map_err(|_| Errno::ENOMEM);
+        let group = page / GROUP_LEN * GROUP_LEN;
+        if groups.last().is_none_or(|(last, _)| *last != group) {
+            groups.push((group, FrameGroup::default()));
+        }
+        if let Some((_, frames)) = groups.last_mut() {
+            frames[((page - group) / PAGE_SIZE) as usize] = Some(mapped.frame.clone());
+        }
         PageRights { writable: false, ..mapped.rights }
     });
+    for (group, mut frames) in groups {
+        // After an error, too: the child is an owner of all of them.
+        result = child.map_own_group(group, &mut frames, rights).map_err(|_| Errno::ENOMEM).and(result);
+    }
     result?;
     for (page, frame) in parent.hidden_in(start, end) {
         frame.add_owner();

@@ -6,7 +6,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use isola_memory::frame::Frame;
-use isola_user_mode::{AddressSpace, FlushGeneration, MappedPage, PAGE_SIZE, PageRights};
+use isola_user_mode::{AddressSpace, FlushGeneration, FrameGroup, MappedPage, PAGE_SIZE, PageRights};
 
 /// The frames that are freed at once under the lock.
 const FREED_UNDER_LOCK: usize = 32;
@@ -116,6 +116,30 @@ impl Pages {
         self.space.map(page, frame.clone(), rights).map_err(|_| FaultError::OutOfMemory)?;
         self.arrive(frame, kind);
         Ok(())
+    }
+
+    /// Maps the frames of an object at the pages of a group that have none. Without memory for page tables, a page is mapped
+    /// when it is accessed.
+    pub fn map_group(&mut self, start: u64, frames: &mut FrameGroup, rights: PageRights, kind: PageKind) {
+        *self.resident.count(kind) += self.space.map_group(start, frames, rights) as u64;
+    }
+
+    /// Maps frames of which the process is an owner, at the pages of a group. It no longer owns them if that fails.
+    pub fn map_own_group(
+        &mut self,
+        start: u64,
+        frames: &mut FrameGroup,
+        rights: PageRights,
+    ) -> Result<(), FaultError> {
+        self.map_group(start, frames, rights, PageKind::Anonymous);
+        let mut result = Ok(());
+        for frame in frames.iter_mut().filter_map(Option::take) {
+            result = Err(FaultError::OutOfMemory);
+            if frame.remove_owner() {
+                self.charge.give_back_to(frame.account(), 1);
+            }
+        }
+        result
     }
 
     /// Maps an own frame that was not mapped before. The process no longer owns it if that fails.
@@ -308,6 +332,9 @@ impl Pages {
             }
         } else if !frame.is(zeros()) {
             *self.resident.count(kind) -= 1;
+        }
+        if self.unflushed.capacity() == 0 {
+            self.unflushed.reserve(FREED_UNDER_LOCK);
         }
         self.unflushed.push(frame);
     }

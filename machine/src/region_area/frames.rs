@@ -3,6 +3,7 @@
 use crate::memory::direct;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::descriptor::{ImageSegment, LiveWords};
 use isola_abi::id::{PhysAddr, PhysRange};
 
@@ -11,6 +12,8 @@ use isola_abi::id::{PhysAddr, PhysRange};
 pub(crate) struct OwnMemory {
     /// The pool, in ascending order.
     pool: Vec<PhysRange>,
+    /// The index of the range in which a page was found last.
+    recent: AtomicUsize,
     /// The variables of the image.
     data: Option<ImageSegment>,
     /// The live words, in which the supervisor lists plugged blocks and unplugged ranges.
@@ -25,7 +28,7 @@ impl OwnMemory {
         live: &'static LiveWords,
     ) -> Self {
         pool.sort_unstable();
-        Self { pool, data, live }
+        Self { pool, recent: AtomicUsize::new(0), data, live }
     }
 
     /// Returns the physical address of the page of `bytes` bytes at `frame`; `None` if it is not completely the cell's.
@@ -55,12 +58,17 @@ impl OwnMemory {
     }
 
     fn in_pool(&self, phys: u64, bytes: u64) -> bool {
-        let behind = self.pool.partition_point(|range| range.start.0 <= phys);
-        let range = behind.checked_sub(1).and_then(|index| self.pool.get(index));
         let within = |range: PhysRange| {
             range.start.0 <= phys && phys.checked_add(bytes).is_some_and(|end| end <= range.end().0)
         };
-        let was_given = range.is_some_and(|range| within(*range))
+        let is_within = |index: usize| self.pool.get(index).is_some_and(|range| within(*range));
+        let is_found = || {
+            let index = self.pool.partition_point(|range| range.start.0 <= phys).wrapping_sub(1);
+            self.recent.store(index, Ordering::Relaxed);
+            is_within(index)
+        };
+        let was_given = is_within(self.recent.load(Ordering::Relaxed))
+            || is_found()
             || self.live.plugged_memory.iter().any(|(chunk, _)| within(chunk));
         was_given && !self.live.unplug_request.is_unplugged(PhysRange::new(PhysAddr(phys), bytes))
     }

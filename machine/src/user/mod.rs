@@ -27,7 +27,7 @@ mod thread;
 pub(crate) use core_block::{CoreBlock, InterruptedBase, is_user};
 pub use extended::InvalidArea;
 pub use space::{ProgramSpace, leave_program_space};
-pub use tables::{PageState, RemovedTables, TableError, USER_END, table_bytes};
+pub use tables::{PageGroup, PageState, RemovedTables, TableError, USER_END, table_bytes};
 pub use thread::{ProgramThread, RawTrap};
 
 use crate::cpu::{Features, cpuid};

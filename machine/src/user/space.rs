@@ -16,7 +16,7 @@
 //! flushed, whatever it runs: that is the business of the caller of [`ProgramSpace::unmap`].)
 
 use super::core_block::{CoreBlock, pin};
-use super::tables::{PageState, RemovedTables, TableError, Tables};
+use super::tables::{PageGroup, PageState, RemovedTables, TableError, Tables};
 use crate::apic::local;
 use crate::authority::Authority;
 use crate::cell::core_slots;
@@ -97,6 +97,22 @@ impl ProgramSpace {
         self.tables.lock().map(address, page, owner, (is_writable, is_executable), &phys)
     }
 
+    /// Maps the pages of a group of at most 64 pages where nothing is mapped, as [`Self::map`] does. Returns those that are
+    /// mapped now, a bit for each.
+    ///
+    /// # Safety
+    /// As for [`Self::map`].
+    pub unsafe fn map_group(
+        &self,
+        start: u64,
+        pages: &PageGroup,
+        is_writable: bool,
+        is_executable: bool,
+    ) -> u64 {
+        let phys = |page| self.area.own_page(page);
+        self.tables.lock().map_group(start, pages, (is_writable, is_executable), &phys)
+    }
+
     /// Replaces a page by another. Returns the owner and the state of the old one.
     ///
     /// # Errors
@@ -123,7 +139,7 @@ impl ProgramSpace {
         &self,
         start: u64,
         end: u64,
-        removed: &mut dyn FnMut(u64, NonNull<()>, PageState),
+        removed: &mut impl FnMut(u64, NonNull<()>, PageState),
     ) -> RemovedTables {
         self.tables.lock().unmap(start, end, removed)
     }
@@ -133,7 +149,7 @@ impl ProgramSpace {
         &self,
         start: u64,
         end: u64,
-        see: &mut dyn FnMut(u64, NonNull<()>, PageState) -> Option<(bool, bool)>,
+        see: &mut impl FnMut(u64, NonNull<()>, PageState) -> Option<(bool, bool)>,
     ) {
         self.tables.lock().for_each(start, end, see);
     }

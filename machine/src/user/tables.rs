@@ -46,6 +46,9 @@ pub const USER_END: u64 = (1 << 47) - 4096;
 /// Returns the physical address of a page of the cell's own memory; `None` for other memory.
 pub(super) type PhysOf<'a> = &'a dyn Fn(NonNull<u8>) -> Option<PhysAddr>;
 
+/// The memory and the owner of pages that are mapped together; none for a page that stays as it is.
+pub type PageGroup = [Option<(NonNull<u8>, NonNull<()>)>];
+
 #[repr(C, align(4096))]
 struct Table {
     /// What the processor reads.
@@ -183,6 +186,16 @@ impl Recent {
     const NONE: Self = Self { region: u64::MAX, table: 0, link: 0 };
 }
 
+/// The tables that have the pages of a range.
+enum SingleTable<'a> {
+    /// Perhaps more than one of the lowest level, or the range is empty.
+    Several,
+    /// One of the lowest level, and the link to it.
+    Table(&'a Table, &'a AtomicUsize),
+    /// No page is mapped.
+    Absent,
+}
+
 /// A slot of a table.
 struct Slot<'a> {
     entry: &'a AtomicU64,
@@ -230,6 +243,27 @@ impl Tables {
         Ok(())
     }
 
+    /// Maps the pages of a group where nothing is mapped: `pages` has the memory and the owner of each, from `start` on.
+    /// Returns those that are mapped now, a bit for each.
+    pub(super) fn map_group(
+        &mut self,
+        start: u64,
+        pages: &PageGroup,
+        rights: (bool, bool),
+        phys_of: PhysOf<'_>,
+    ) -> u64 {
+        let addresses = (start..).step_by(leaf_bytes(0) as usize);
+        let mut mapped = 0;
+        for ((number, address), page) in addresses.enumerate().zip(pages) {
+            if let Some((page, owner)) = page
+                && self.map(address, *page, *owner, rights, phys_of).is_ok()
+            {
+                mapped |= 1 << number;
+            }
+        }
+        mapped
+    }
+
     /// Replaces a page by another. Returns the old one's owner and state.
     pub(super) fn replace(
         &mut self,
@@ -258,10 +292,9 @@ impl Tables {
         &mut self,
         start: u64,
         end: u64,
-        removed: &mut dyn FnMut(u64, NonNull<()>, PageState),
+        removed: &mut impl FnMut(u64, NonNull<()>, PageState),
     ) -> RemovedTables {
         let mut tables = RemovedTables::default();
-        self.recent.set(Recent::NONE);
         let visit = &mut |address, slot: &Slot<'_>| {
             let entry = slot.entry.swap(0, Ordering::AcqRel);
             if let Some(owner) = owner_of(slot.link) {
@@ -270,6 +303,17 @@ impl Tables {
                 removed(address, owner, state(entry));
             }
         };
+        match self.single_table(start, end) {
+            SingleTable::Absent => return tables,
+            SingleTable::Table(table, link) => {
+                visit_leaves(table, link, (start, end), visit);
+                if link.load(Ordering::Relaxed) & COUNT > 0 {
+                    return tables;
+                }
+            }
+            SingleTable::Several => {}
+        }
+        self.recent.set(Recent::NONE);
         walk(self.root.get(), &self.top, TOP, (start, end.min(USER_END)), Some(&mut tables), visit);
         tables
     }
@@ -279,7 +323,7 @@ impl Tables {
         &self,
         start: u64,
         end: u64,
-        see: &mut dyn FnMut(u64, NonNull<()>, PageState) -> Option<(bool, bool)>,
+        see: &mut impl FnMut(u64, NonNull<()>, PageState) -> Option<(bool, bool)>,
     ) {
         let visit = &mut |address, slot: &Slot<'_>| {
             let mut entry = slot.entry.load(Ordering::Acquire);
@@ -294,7 +338,27 @@ impl Tables {
                 }
             }
         };
-        walk(self.root.get(), &self.top, TOP, (start, end.min(USER_END)), None, visit);
+        match self.single_table(start, end) {
+            SingleTable::Absent => {}
+            SingleTable::Table(table, link) => visit_leaves(table, link, (start, end), visit),
+            SingleTable::Several => {
+                walk(self.root.get(), &self.top, TOP, (start, end.min(USER_END)), None, visit);
+            }
+        }
+    }
+
+    /// Returns the table of the lowest level that alone has the pages of a range.
+    fn single_table(&self, start: u64, end: u64) -> SingleTable<'_> {
+        if start >= end || end > USER_END || start / leaf_bytes(1) != (end - 1) / leaf_bytes(1) {
+            return SingleTable::Several;
+        }
+        let (mut table, mut link) = (self.root.get(), &self.top);
+        for level in (1..=TOP).rev() {
+            link = &table.links[index(start, level)];
+            let Some(next) = table_of(link) else { return SingleTable::Absent };
+            table = next;
+        }
+        SingleTable::Table(table, link)
     }
 
     /// Returns the slot of a page, if its table exists.
@@ -382,7 +446,7 @@ fn walk(
     level: u32,
     (start, end): (u64, u64),
     mut removed: Option<&mut RemovedTables>,
-    visit: &mut dyn FnMut(u64, &Slot<'_>),
+    visit: &mut impl FnMut(u64, &Slot<'_>),
 ) {
     if level == 0 {
         visit_leaves(table, link, (start, end), visit);
@@ -425,7 +489,7 @@ fn visit_leaves(
     table: &Table,
     link: &AtomicUsize,
     (start, end): (u64, u64),
-    visit: &mut dyn FnMut(u64, &Slot<'_>),
+    visit: &mut impl FnMut(u64, &Slot<'_>),
 ) {
     let first = index(start, 0);
     let count =

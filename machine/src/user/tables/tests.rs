@@ -124,6 +124,52 @@ fn rights_change_and_the_dirty_bit_stays() {
 }
 
 #[test]
+fn a_group_fills_pages_where_nothing_is_mapped() {
+    let mut tables = tables();
+    let start = (1 << 21) - 2 * PAGE;
+    map(&mut tables, start + PAGE, 9, (true, true)).unwrap();
+    let not_owned = NonNull::new(core::ptr::without_provenance_mut(0x1001)).unwrap();
+    let group = [Some(page(0)), Some(page(1)), None, Some((not_owned, page(3).1)), Some(page(4))];
+    assert_eq!(tables.map_group(start, &group, (false, true), &phys), 0b1_0001);
+    assert_eq!(entry(&tables, start) & ADDRESS, 1 << 20);
+    assert_eq!(tables.page_at(start + PAGE).unwrap().0, page(9).1, "as before");
+    assert_eq!((tables.page_at(start + 2 * PAGE), tables.page_at(start + 3 * PAGE)), (None, None));
+    let (owner, state) = tables.page_at(start + 4 * PAGE).unwrap();
+    assert_eq!((owner, state.is_writable, state.is_executable), (page(4).1, false, true));
+    assert_eq!(tables.map_group(USER_END - PAGE, &[Some(page(0)); 2], (true, true), &phys), 1);
+    assert_eq!(unmap(&mut tables, 0, u64::MAX).0.len(), 4);
+}
+
+#[test]
+fn a_range_of_one_table_is_walked_alone() {
+    let mut tables = tables();
+    let (first, second) = (1 << 30, (1 << 30) + (1 << 21));
+    for (number, address) in [first, first + PAGE, second].into_iter().enumerate() {
+        map(&mut tables, address, number as u64, (true, false)).unwrap();
+    }
+    let seen = |tables: &Tables, start, end| {
+        let mut seen = Vec::new();
+        tables.for_each(start, end, &mut |address, _, _| {
+            seen.push(address);
+            None
+        });
+        seen
+    };
+    assert_eq!(seen(&tables, first + PAGE, second), [first + PAGE]);
+    assert_eq!(seen(&tables, first + PAGE, second + PAGE), [first + PAGE, second]);
+    assert_eq!(seen(&tables, first, first), []);
+    assert_eq!(seen(&tables, 0, PAGE), []);
+    assert_eq!(unmap(&mut tables, 1 << 40, (1 << 40) + PAGE), (Vec::new(), 0));
+    assert_eq!(unmap(&mut tables, first, first + PAGE), (alloc::vec![(first, 1)], 0));
+    // A table that stays is still known as the recent one.
+    map(&mut tables, first, 7, (true, false)).unwrap();
+    assert_eq!(unmap(&mut tables, first, second), (alloc::vec![(first, 8), (first + PAGE, 2)], 1));
+    assert_eq!(entry(&tables, first), 0);
+    map(&mut tables, first, 5, (true, false)).unwrap();
+    assert_eq!(unmap(&mut tables, 0, u64::MAX), (alloc::vec![(first, 6), (second, 3)], 4));
+}
+
+#[test]
 fn a_walk_of_a_huge_range_visits_only_tables() {
     let mut tables = tables();
     map(&mut tables, 1 << 46, 3, (false, false)).unwrap();
