@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -82,6 +83,22 @@ int main(int argc, char **argv) {
     }
     waitpid(child, &status, 0);
     report("faulting child", status);
+
+    // The id of an orphan's parent changes while the orphan computes.
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    pid_t reaper = getpid();
+    child = fork();
+    if (child == 0) {
+        if (fork() > 0)
+            _exit(0);
+        while (getppid() != reaper)
+            ;
+        _exit(4);
+    }
+    waitpid(child, &status, 0);
+    report("parent of the orphan", status);
+    waitpid(-1, &status, 0);
+    report("orphan", status);
     printf("no child: %s\n", waitpid(-1, &status, 0) < 0 ? strerror(errno) : "one");
     printf("group %d session %d\n", getpgrp() == getpid() || getpgrp() > 0, getsid(0) >= 0);
     execl("/none", "none", NULL);

@@ -16,13 +16,13 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::user_context::{UserContext, UserRegisters};
 use isola_events::program::{ProgramCore, run_program};
 use isola_machine::user::{
-    PageState, ProgramSpace, ProgramThread, RawTrap, RemovedTables, TableError, is_supported,
+    self as machine, PageState, ProgramSpace, ProgramThread, RawTrap, RemovedTables, TableError, is_supported,
 };
 use isola_memory::frame::Frame;
 use isola_memory::regions::Retirement;
 use isola_user_mode::{
     Access, AddressSpace, FlushGeneration, FrameGroup, InvalidState, MapError, MappedPage, PageRights,
-    Trap, TrapAnswer, UserMode, UserThread,
+    QuickCalls, Trap, TrapAnswer, UserMode, UserThread,
 };
 use spin::Mutex;
 
@@ -252,13 +252,15 @@ impl BareThread {
     #[inline]
     fn execute(
         &mut self,
+        quick: QuickCalls<'_>,
         mut serve: impl FnMut(&ProgramCore<'_>, RawTrap, &UserRegisters) -> TrapAnswer,
     ) -> Trap {
+        let quick = machine::QuickCalls { numbers: quick.numbers.table(), answers: quick.answers.all() };
         let mut trap = RawTrap::Interrupt;
         let _ = run_program(|core| {
             page_tables::leave_grace_periods();
             let serve = |trap, registers: &UserRegisters| serve(core, trap, registers);
-            trap = self.thread.run(&self.space.space, || !cores::has_pending(), serve);
+            trap = self.thread.run(&self.space.space, quick, || !cores::has_pending(), serve);
             regions::after_halt();
         });
         trap_of(trap)
@@ -274,12 +276,12 @@ impl UserThread for BareThread {
         self.thread.context_mut()
     }
 
-    fn run(&mut self) -> Trap {
-        self.execute(|_, _, _| TrapAnswer::Unserved)
-    }
-
-    fn run_with(&mut self, serve: &mut dyn FnMut(Trap, &UserRegisters) -> TrapAnswer) -> Trap {
-        self.execute(|core, trap, registers| {
+    fn run_with(
+        &mut self,
+        quick: QuickCalls<'_>,
+        serve: &mut dyn FnMut(Trap, &UserRegisters) -> TrapAnswer,
+    ) -> Trap {
+        self.execute(quick, |core, trap, registers| {
             if !page_tables::rejoin_grace_periods() {
                 return TrapAnswer::Unserved;
             }

@@ -17,12 +17,15 @@
 
 extern crate alloc;
 
+mod quick_calls;
+
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
 pub use isola_abi::user_context::TrapAnswer;
 use isola_abi::user_context::{UserContext, UserRegisters};
 use isola_memory::frame::Frame;
+pub use quick_calls::{QuickAnswers, QuickCalls, QuickNumbers};
 
 /// The size of a page, in bytes.
 pub const PAGE_SIZE: u64 = isola_abi::layout::PAGE_SIZE;
@@ -195,16 +198,23 @@ pub trait UserThread: Send {
     /// Executes the program on the calling core until a trap. While the core has other work, the program runs to the end of
     /// a slice of its event; then, and for work that cannot wait, the trap is [`Trap::Interrupt`].
     fn run(&mut self) -> Trap {
-        self.run_with(&mut |_, _| TrapAnswer::Unserved)
+        let answers = QuickAnswers::default();
+        let quick = QuickCalls { numbers: QuickNumbers::NONE, answers: &answers };
+        self.run_with(quick, &mut |_, _| TrapAnswer::Unserved)
     }
 
-    /// As [`Self::run`], but first passes each system call and page fault to `serve`, with the program's registers. If `serve`
-    /// answers [`TrapAnswer::Resume`], the program continues at once, without the steps of another run.
+    /// As [`Self::run`], but answers the `quick` calls, and first passes each other system call and page fault to `serve`, with
+    /// the program's registers. If `serve` answers [`TrapAnswer::Resume`], the program continues at once, without the steps of
+    /// another run.
     ///
     /// While `serve` runs, other cores interrupt this core for messages, which are received afterwards: so it must be short.
     /// Events that it creates for this core run when the program stops, after the slice of its event at the latest. The time
     /// in `serve` is part of the program's.
-    fn run_with(&mut self, serve: &mut dyn FnMut(Trap, &UserRegisters) -> TrapAnswer) -> Trap;
+    fn run_with(
+        &mut self,
+        quick: QuickCalls<'_>,
+        serve: &mut dyn FnMut(Trap, &UserRegisters) -> TrapAnswer,
+    ) -> Trap;
 
     /// Returns the processor state in the standard format of XSAVE (Intel SDM 1, 13.4), for a signal frame: registers of
     /// x87, SSE and what else the processor has.

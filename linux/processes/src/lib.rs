@@ -52,6 +52,7 @@ pub mod proc;
 pub mod process;
 mod process_file;
 mod process_list;
+pub mod quick_calls;
 mod rseq;
 mod signal_file;
 pub mod signals;

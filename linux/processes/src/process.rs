@@ -6,6 +6,7 @@ use crate::credentials::{Credentials, Ids};
 use crate::exit_status::ExitStatus;
 use crate::family::ProcessorTime;
 use crate::limits::Limits;
+use crate::quick_calls::Answer;
 use crate::signals::Signal;
 use crate::signals::SignalActions;
 use crate::thread_state::{ProcessSignals, ThreadState};
@@ -174,6 +175,11 @@ impl Process {
     /// Returns its threads that have not ended, in the order of their creation.
     pub fn threads(&self) -> Vec<Arc<ThreadState>> {
         self.state.lock().threads.clone()
+    }
+
+    /// Sets the id that `getppid` returns to its threads. To be called with the lock of the family.
+    pub fn set_parent(&self, parent: u32) {
+        self.state.lock().threads.iter().for_each(|thread| thread.set_answer(Answer::Parent, parent));
     }
 
     /// Returns the number of its threads.

@@ -264,6 +264,7 @@ impl System {
             let mut groups = family.groups_beside(process.pid);
             groups.retain(|group| !family.is_orphaned(*group));
             let notices = family.end(process.pid, status, time);
+            orphans.iter().for_each(|orphan| orphan.set_parent(family.parent(orphan.pid)));
             groups.retain(|group| family.is_orphaned(*group) && family.has_stopped(*group));
             (orphans, notices, groups)
         };

@@ -9,6 +9,7 @@ use crate::environment::{TaskMaker, TaskPlacement};
 use crate::family::ProcessorTime;
 use crate::futex::FutexWaiter;
 use crate::process::{Demand, Process};
+use crate::quick_calls::Answer;
 use crate::rseq::{self, Registration};
 use crate::signals::{FaultFacts, Signal, SignalFacts, SignalInfo};
 use crate::system::System;
@@ -276,7 +277,8 @@ impl Thread {
             return self.user.run();
         }
         let mut user = self.user.take();
-        let trap = user.run_with(&mut |trap, registers| self.answer(trap, registers));
+        let state = self.state.clone();
+        let trap = user.run_with(state.quick_calls(), &mut |trap, registers| self.answer(trap, registers));
         self.user = user.into();
         trap
     }
@@ -330,6 +332,7 @@ impl Thread {
         if let Some(account) = self.process.control.account() {
             self.account = account;
         }
+        self.set_answers();
         let environment = self.system.environment.clone();
         // Before the new task can run.
         self.state.meter.end(environment.cycles().0);
@@ -341,6 +344,25 @@ impl Thread {
         };
         let task: TaskMaker = Box::new(move || Box::pin(meter::metered(self)));
         environment.spawn(task, placement);
+    }
+
+    /// Sets the results of quick calls: the parent's id changes if it ends, the others in the thread itself.
+    fn set_answers(&self) {
+        let (state, process) = (&self.state, &self.process);
+        state.set_answer(Answer::Process, process.pid);
+        // The end of the parent changes it under the same lock.
+        let family = self.system.family.lock();
+        state.set_answer(Answer::Parent, family.parent(process.pid));
+        drop(family);
+        self.set_answers_of_credentials();
+    }
+
+    fn set_answers_of_credentials(&self) {
+        let Credentials { user, group, .. } = &self.credentials;
+        self.state.set_answer(Answer::User, user.real);
+        self.state.set_answer(Answer::EffectiveUser, user.effective);
+        self.state.set_answer(Answer::Group, group.real);
+        self.state.set_answer(Answer::EffectiveGroup, group.effective);
     }
 
     /// Chooses the core of a new thread: one of the allowed cores that has nothing to do, or else any of them in turn.
@@ -435,6 +457,7 @@ impl Thread {
         *self.process.user.lock() = credentials.user;
         *self.process.credentials.lock() = Some(credentials.clone());
         self.credentials = credentials;
+        self.set_answers_of_credentials();
     }
 
     async fn call(&mut self) {

@@ -1,6 +1,7 @@
 //! The part of a thread that others use: its signals, and the request to leave its program or its wait.
 
 use crate::meter::Meter;
+use crate::quick_calls::{self, Answer};
 use crate::signals::{AlternateStack, PendingSignals, Signal, SignalActions, SignalSet};
 use crate::thread::Thread;
 use crate::tracing::Tracing;
@@ -10,6 +11,7 @@ use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::task::Waker;
+use isola_user_mode::{QuickAnswers, QuickCalls};
 use spin::Mutex;
 
 /// The signals of a thread.
@@ -30,7 +32,8 @@ pub struct ThreadSignals {
 /// A thread, as others see it.
 #[derive(Debug)]
 pub struct ThreadState {
-    tid: AtomicU32,
+    /// Its ids, as answers of calls.
+    answers: QuickAnswers,
     /// Its signals.
     pub signals: Mutex<ThreadSignals>,
     /// The name, of at most 15 bytes (`PR_SET_NAME`).
@@ -58,8 +61,10 @@ impl ThreadState {
     /// Creates a thread with these blocked signals.
     pub fn new(tid: u32, blocked: SignalSet, name: Vec<u8>) -> Self {
         let signals = ThreadSignals { blocked, ..ThreadSignals::default() };
+        let answers = QuickAnswers::default();
+        answers.set(Answer::Thread as usize, tid.into());
         Self {
-            tid: AtomicU32::new(tid),
+            answers,
             signals: Mutex::new(signals),
             name: Mutex::new(name),
             meter: Meter::default(),
@@ -76,12 +81,22 @@ impl ThreadState {
 
     /// Returns its id.
     pub fn tid(&self) -> u32 {
-        self.tid.load(Ordering::Relaxed)
+        self.answers.get(Answer::Thread as usize) as u32
     }
 
     /// Sets its id: that of the process, for a thread that executes a new program.
     pub fn set_tid(&self, tid: u32) {
-        self.tid.store(tid, Ordering::Relaxed);
+        self.set_answer(Answer::Thread, tid);
+    }
+
+    /// Returns the calls that need no service, with their results.
+    pub fn quick_calls(&self) -> QuickCalls<'_> {
+        QuickCalls { numbers: &quick_calls::NUMBERS, answers: &self.answers }
+    }
+
+    /// Sets the result of such a call.
+    pub fn set_answer(&self, answer: Answer, id: u32) {
+        self.answers.set(answer as usize, id.into());
     }
 
     /// Makes the thread check for signals, stops and its end: it leaves the program or a wait that can be interrupted.

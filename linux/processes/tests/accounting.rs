@@ -295,7 +295,7 @@ fn a_limit_of_processor_time_holds() {
     cell.environment.cycles_more.store(100_000, Ordering::Relaxed);
     let mut program = Program::new().writes_file("/sys/fs/cgroup/slow/cgroup.procs", "0\n");
     for _ in 0..300 {
-        program = program.syscall(linux::__NR_getppid, &[]);
+        program = program.syscall(linux::__NR_getpgrp, &[]);
     }
     cell.install("/program", program.exits(0));
     assert_eq!(cell.run(&["/program"]), EXITED);

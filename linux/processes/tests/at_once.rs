@@ -2,15 +2,15 @@
 
 mod common;
 
-use common::{Cell, DATA, Steps};
+use common::{CODE, Cell, DATA, Steps};
 use isola_linux_abi::net::{AF_UNIX, SOCK_STREAM};
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::Console;
 use isola_linux_processes::ExitStatus;
-use isola_linux_sim::Program;
+use isola_linux_sim::{Program, STEP_SIZE};
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 
 const EXITED: ExitStatus = ExitStatus::Exited(0);
@@ -136,6 +136,65 @@ fn arrays_of_buffers_and_settings_of_sockets_need_no_turns() {
     };
     let polls = polls_of((0..ROUNDS).fold(program, one));
     assert!(polls < 20, "{polls} polls for {ROUNDS} rounds");
+}
+
+#[test]
+fn ids_are_those_of_the_present() {
+    let child = 15;
+    let program = Program::new()
+        .syscall(linux::__NR_getpid, &[])
+        .returns(1)
+        .syscall(linux::__NR_gettid, &[])
+        .returns(1)
+        .syscall(linux::__NR_getppid, &[])
+        .returns(0)
+        .syscall(linux::__NR_setresgid, &[5, 6, 7])
+        .returns(0)
+        .syscall(linux::__NR_setresuid, &[8, 9, 10])
+        .returns(0)
+        .syscall(linux::__NR_fork, &[])
+        .if_zero(CODE, child)
+        .syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0])
+        .returns(2)
+        .exits(0);
+    let ids = [
+        (linux::__NR_getuid, 8),
+        (linux::__NR_geteuid, 9),
+        (linux::__NR_getgid, 5),
+        (linux::__NR_getegid, 6),
+        (linux::__NR_getpid, 2),
+        (linux::__NR_gettid, 2),
+        (linux::__NR_getppid, 1),
+    ];
+    let program = ids.into_iter().fold(program, |program, (call, id)| program.syscall(call, &[]).returns(id));
+    assert!(polls_of(program) < 20);
+}
+
+#[test]
+fn an_orphan_sees_its_new_parent() {
+    let (child, orphan, tries) = (5, 10, AtomicU64::new(0));
+    let program = Program::new()
+        .syscall(linux::__NR_fork, &[])
+        .if_zero(CODE, child)
+        .syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0])
+        .syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0])
+        .exits(0)
+        .syscall(linux::__NR_getppid, &[])
+        .returns(1)
+        .syscall(linux::__NR_fork, &[])
+        .if_zero(CODE, orphan)
+        .exits(0)
+        .syscall(linux::__NR_sched_yield, &[])
+        .syscall(linux::__NR_getppid, &[])
+        .step(move |processor| {
+            assert!(tries.fetch_add(1, Ordering::Relaxed) < 1000, "the parent's end changes the id");
+            match processor.registers().rax {
+                2 => processor.registers().rip = CODE + orphan * STEP_SIZE,
+                parent => assert_eq!(parent, 1),
+            }
+            Ok(())
+        });
+    polls_of(program);
 }
 
 /// The end of a call waits until no other core can use the pages that it has removed.

@@ -4,7 +4,8 @@ use crate::{STEP_SIZE, SimulatedSpace};
 use isola_abi::user_context::{UserContext, UserRegisters};
 use isola_memory::frame::Frame;
 use isola_user_mode::{
-    Access, AddressSpace, InvalidState, PAGE_SIZE, PageRights, Trap, TrapAnswer, USER_END, UserThread,
+    Access, AddressSpace, InvalidState, PAGE_SIZE, PageRights, QuickCalls, Trap, TrapAnswer, USER_END,
+    UserThread,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,14 +73,21 @@ impl UserThread for SimulatedThread {
         &mut self.context
     }
 
-    fn run_with(&mut self, serve: &mut dyn FnMut(Trap, &UserRegisters) -> TrapAnswer) -> Trap {
+    fn run_with(
+        &mut self,
+        quick: QuickCalls<'_>,
+        serve: &mut dyn FnMut(Trap, &UserRegisters) -> TrapAnswer,
+    ) -> Trap {
         for _ in 0..MOST_STEPS {
             let Err(trap) = self.execute_step() else { continue };
             let registers = &mut self.context.registers;
             let answer = match trap {
                 Trap::SystemCall => {
                     (registers.rcx, registers.r11) = (registers.rip, registers.rflags);
-                    serve(trap, registers)
+                    match quick.answer(registers.rax) {
+                        Some(result) => TrapAnswer::Resume(result),
+                        None => serve(trap, registers),
+                    }
                 }
                 Trap::PageFault { .. } => serve(trap, registers),
                 _ => TrapAnswer::Unserved,

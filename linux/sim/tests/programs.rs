@@ -6,8 +6,8 @@ use isola_linux_sim::{
 };
 use isola_memory::frame::Frame;
 use isola_user_mode::{
-    Access, AddressSpace, InvalidState, MapError, PAGE_SIZE, PageRights, Trap, TrapAnswer, USER_END,
-    UserThread,
+    Access, AddressSpace, InvalidState, MapError, PAGE_SIZE, PageRights, QuickAnswers, QuickCalls,
+    QuickNumbers, Trap, TrapAnswer, USER_END, UserThread,
 };
 use std::sync::Arc;
 
@@ -57,7 +57,8 @@ fn a_program_runs_until_its_traps_and_repeats_faults() {
 #[test]
 fn a_program_continues_after_traps_that_are_served() {
     let platform = SimulatedUserMode::new();
-    let program = Program::new().store(DATA, b"x").call(1, [0; 6]).call(2, [0; 6]).call(3, [0; 6]);
+    let program =
+        Program::new().store(DATA, b"x").call(1, [0; 6]).call(4, [0; 6]).call(2, [0; 6]).call(3, [0; 6]);
     platform.place(CODE, program);
     let space = platform.space();
     let mut thread = thread(&space);
@@ -76,9 +77,12 @@ fn a_program_continues_after_traps_that_are_served() {
             }
         }
     };
-    assert_eq!(thread.run_with(&mut serve), Trap::Served);
+    static NUMBERS: QuickNumbers = QuickNumbers::new(&[(4, 7)]);
+    let answers = QuickAnswers::default();
+    let quick = QuickCalls { numbers: &NUMBERS, answers: &answers };
+    assert_eq!(thread.run_with(quick, &mut serve), Trap::Served);
     assert_eq!(thread.context().registers.rax, 22);
-    assert_eq!(thread.run_with(&mut serve), Trap::SystemCall);
+    assert_eq!(thread.run_with(quick, &mut serve), Trap::SystemCall);
     assert_eq!((thread.context().registers.rax, numbers), (3, vec![1, 2, 3]));
 }
 

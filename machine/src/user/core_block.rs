@@ -4,6 +4,7 @@
 //! Suspended contexts move to other cores, so a context *pins* itself to its core ([`pin`]) as long as it uses the core's
 //! block: a pinned context is not suspended (`cell/suspended.rs`).
 
+use super::thread::QuickCalls;
 use crate::cpu;
 use crate::interrupts::ExceptionFrame;
 use core::arch::asm;
@@ -27,6 +28,9 @@ pub(crate) struct CoreBlock {
     user_rsp: AtomicU64,
     /// The bits of MXCSR that the processor has.
     pub(super) mxcsr_mask: AtomicU32,
+    /// The addresses of the running thread's quick calls: the table of numbers, and the answers.
+    quick_numbers: AtomicU64,
+    quick_answers: AtomicU64,
     /// Whether a context is pinned.
     is_pinned: AtomicBool,
     /// Whether the core is prepared for user mode.
@@ -51,6 +55,14 @@ impl CoreBlock {
     /// Returns the block's address.
     pub(super) fn address(&self) -> u64 {
         core::ptr::from_ref(self).addr() as u64
+    }
+
+    /// Sets the calls that the entry code answers. They must exist as long as the core runs the thread.
+    #[inline]
+    pub(super) fn set_quick_calls(&self, calls: QuickCalls<'_>) {
+        let QuickCalls { numbers, answers } = calls;
+        self.quick_numbers.store(numbers.as_ptr().expose_provenance() as u64, Ordering::Relaxed);
+        self.quick_answers.store(answers.as_ptr().expose_provenance() as u64, Ordering::Relaxed);
     }
 
     /// Returns whether the calling core runs a program, and serves one of its traps at present.
@@ -174,6 +186,7 @@ const _: () = {
     assert!(offset_of!(CoreBlock, context) == 0 && offset_of!(CoreBlock, kernel_gs) == 0x08);
     assert!(offset_of!(CoreBlock, kernel_rsp) == 0x10 && offset_of!(CoreBlock, user_rsp) == 0x18);
     assert!(offset_of!(CoreBlock, mxcsr_mask) == 0x20);
+    assert!(offset_of!(CoreBlock, quick_numbers) == 0x28 && offset_of!(CoreBlock, quick_answers) == 0x30);
     assert!(TRAP_STACK_TOP + size_of::<CoreBlock>() as u64 <= PAGE_SIZE);
     assert!(offset_of!(UserContext, registers) == 0 && offset_of!(UserRegisters, rax) == 0);
     assert!(offset_of!(UserRegisters, rbx) == 0x08 && offset_of!(UserRegisters, rcx) == 0x10);

@@ -28,7 +28,7 @@ pub(crate) use core_block::{CoreBlock, InterruptedBase, is_user};
 pub use extended::InvalidArea;
 pub use space::{ProgramSpace, leave_program_space};
 pub use tables::{PageGroup, PageState, RemovedTables, TableError, USER_END, table_bytes};
-pub use thread::{ProgramThread, RawTrap};
+pub use thread::{ProgramThread, QuickCalls, RawTrap};
 
 use crate::cpu::{Features, cpuid};
 use core::arch::global_asm;

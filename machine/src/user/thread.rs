@@ -73,6 +73,16 @@ pub enum RawTrap {
     Served,
 }
 
+/// The system calls that the entry code answers: without any other effect, it sets RAX.
+#[derive(Clone, Copy, Debug)]
+pub struct QuickCalls<'a> {
+    /// By the number of a call: 0 for one that it does not answer; otherwise the three bits from bit 3 on are the position
+    /// of the answer.
+    pub numbers: &'static [u8; 256],
+    /// The answers.
+    pub answers: &'a [AtomicU64; 8],
+}
+
 /// A thread of a program.
 #[derive(Debug)]
 pub struct ProgramThread {
@@ -139,13 +149,14 @@ impl ProgramThread {
     /// interrupts are on, reserved bits of MXCSR are cleared. A non-canonical address of the next instruction, or base
     /// of FS or GS, is a general protection exception.
     ///
-    /// `serve` is called with each system call and page fault, with interrupts off. The program continues at once if it
-    /// answers so, and a trap that it does not serve is the result.
+    /// The entry code answers `quick` calls. `serve` is called with each other system call and page fault, with interrupts
+    /// off. The program continues at once if it answers so, and a trap that it does not serve is the result.
     ///
     /// The caller must be an event of a core that runs no code of another context; it is as halted meanwhile.
     pub fn run(
         &mut self,
         space: &ProgramSpace,
+        quick: QuickCalls<'_>,
         may_run: impl FnOnce() -> bool,
         mut serve: impl FnMut(RawTrap, &UserRegisters) -> TrapAnswer,
     ) -> RawTrap {
@@ -179,8 +190,10 @@ impl ProgramThread {
             self.last_slot = slot;
             flags |= CLEAR_SELECTORS;
         }
+        block.set_quick_calls(quick);
         let (kind, error_code, address, answer) = loop {
-            // SAFETY: the block is this core's, which is prepared; the context's values make no instruction of the entry
+            // SAFETY: the block is this core's, which is prepared; it has the quick calls, which are borrowed until the program
+            // stops, and reads no bytes beyond their arrays; the context's values make no instruction of the entry
             // code fail: they were checked above, or are a program's own, which the processor has stored. A trap returns
             // here, with the registers that a function preserves.
             let EntryResult { kind, error_code } =

@@ -185,7 +185,7 @@ calls! {
     __NR_getitimer(which, setting) => timers::getitimer [wait];
     __NR_alarm(seconds) => timers::alarm;
     __NR_setitimer(which, new, old) => timers::setitimer [wait];
-    __NR_getpid() => identity::getpid [at_once];
+    __NR_getpid() => identity::getpid;
     __NR_sendfile(to, from, offset, len) => files::sendfile [wait];
     __NR_socket(domain, kind, protocol) => sockets::socket;
     __NR_connect(descriptor, address, len) => sockets::connect [wait];
@@ -257,14 +257,14 @@ calls! {
     __NR_times(buffer) => time::times [wait];
     #[doc = "All threads of a tracer may use it. No SYSEMU, no SECCOMP options, no debug registers; of 64-bit programs only."]
     __NR_ptrace(request, tid, address, data) => ptrace::ptrace [wait];
-    __NR_getuid() => identity::getuid [at_once];
-    __NR_getgid() => identity::getgid [at_once];
+    __NR_getuid() => identity::getuid;
+    __NR_getgid() => identity::getgid;
     __NR_setuid(id) => identity::setuid;
     __NR_setgid(id) => identity::setgid;
-    __NR_geteuid() => identity::geteuid [at_once];
-    __NR_getegid() => identity::getegid [at_once];
+    __NR_geteuid() => identity::geteuid;
+    __NR_getegid() => identity::getegid;
     __NR_setpgid(pid, group) => identity::setpgid;
-    __NR_getppid() => identity::getppid [at_once];
+    __NR_getppid() => identity::getppid;
     __NR_getpgrp() => identity::getpgrp [at_once];
     __NR_setsid() => identity::setsid;
     __NR_setreuid(real, effective) => identity::setreuid;
@@ -330,7 +330,7 @@ calls! {
     #[doc = "Always EPERM."]
     __NR_reboot() => information::administration;
     __NR_sethostname(name, len) => information::sethostname [wait];
-    __NR_gettid() => identity::gettid [at_once];
+    __NR_gettid() => identity::gettid;
     #[doc = "Up to 256 pages."]
     __NR_readahead(descriptor, offset, len) => files::readahead [wait];
     __NR_setxattr(path, name, value, len, flags) => files::setxattr [wait];
