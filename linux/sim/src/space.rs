@@ -39,6 +39,8 @@ struct Settings {
     ended: u64,
     /// The number of the latest flush.
     begun: u64,
+    /// The number of system calls that were not served while the program ran.
+    unserved: u64,
 }
 
 impl SimulatedUserMode {
@@ -70,6 +72,11 @@ impl SimulatedUserMode {
     /// Returns the number of flushes that have begun.
     pub fn flushes(&self) -> u64 {
         lock(&self.shared.settings).begun
+    }
+
+    /// Returns the number of system calls that were not served while their program ran.
+    pub fn unserved_calls(&self) -> u64 {
+        lock(&self.shared.settings).unserved
     }
 
     /// Limits the pages of each address space, as if no memory for page tables were left beyond.
@@ -136,6 +143,11 @@ impl Pages {
 }
 
 impl SimulatedSpace {
+    /// Counts a system call that was not served while its program ran.
+    pub(crate) fn count_unserved_call(&self) {
+        lock(&self.shared.settings).unserved += 1;
+    }
+
     /// Returns the number of mapped pages.
     pub fn mapped(&self) -> usize {
         self.pages().mapped.len()

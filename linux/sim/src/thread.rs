@@ -93,7 +93,12 @@ impl UserThread for SimulatedThread {
                 _ => TrapAnswer::Unserved,
             };
             let (result, ends) = match answer {
-                TrapAnswer::Unserved => return trap,
+                TrapAnswer::Unserved => {
+                    if trap == Trap::SystemCall {
+                        self.space.count_unserved_call();
+                    }
+                    return trap;
+                }
                 TrapAnswer::Resume(result) => (result, false),
                 TrapAnswer::Stop(result) => (result, true),
             };
