@@ -198,6 +198,7 @@ const LAYERS: &[Layer] = &[
             "cell",
             "link rings",
             "switch",
+            "link services",
             "services",
             "linux",
             "simulations",
