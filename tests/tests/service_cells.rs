@@ -257,3 +257,60 @@ fn linux_cells_without_devices_have_their_root_in_a_service_cell() {
         "{absent:?}"
     );
 }
+
+/// Changes a folder as users do, and prints parts of it.
+const CHANGES: &str = "
+    PATH=/bin; set -e; cd /site
+    busybox mkdir -p a/b; echo one > a/b/one
+    busybox cp -r a c; busybox mv c d
+    busybox ln a/b/one hard; busybox ln -s a/b/one soft
+    dd if=/bin/busybox of=big bs=64k count=8 2> /dev/null
+    busybox cp big copy; busybox mv big a/big; busybox cmp a/big copy
+    busybox rm -r d; busybox chmod 600 hard; echo two >> hard
+    busybox stat -c 'hard: %a %h %s' hard
+    cat soft; ls -R . | tr '\\n' ' '; busybox sync
+    echo changed; sleep 1000";
+
+/// Reads it in another cell.
+const CHECKS: &str = "
+    PATH=/bin; cd /site
+    busybox cmp a/big copy && cat soft && wc -c < copy
+    echo three > hard || echo refused";
+
+#[test]
+fn programs_of_linux_cells_share_a_folder() {
+    if !need(Need::E2fsprogs) || !need(Need::Busybox) {
+        return;
+    }
+    let root = LinuxRoot::new();
+    let isola = Isola::up(&["--cores", "4", "--memory", "1G", "--disks", "3"]);
+    let rig = Rig { isola, folder: tempfile::tempdir().unwrap() };
+    rig.run(&["volume", "create", "pool", "--size", "64M"]).ok();
+    let store = ["run", "-d", "--name", "store", "--service", "files", "-v", "pool:/pool", "--accept", "*"];
+    rig.run(&[&store[..], &CELL, &["web"]].concat()).ok();
+    rig.waits_for("store", "serving web");
+    let rootfs = root.path("").display().to_string();
+    let linux = |options: &[&str], volume: &str, script: &str| {
+        let cell =
+            ["--cores", "1", "--network", "none", "--memory", "64M", "--rootfs", &rootfs, "-v", volume];
+        rig.run(&[&["run"], options, &cell, &["--", "sh", "-c", script]].concat())
+    };
+    linux(&["-d", "--name", "writer"], "web@store:/site", CHANGES).ok();
+    rig.waits_for("writer", "changed");
+    let log = rig.isola.run(&["logs", "writer"]).ok();
+    for line in ["hard: 600 2 8", "one\ntwo", ".: a copy hard soft  ./a: b big  ./a/b: one"] {
+        assert!(log.replace("\r\n", "\n").contains(line), "{line:?}: {log}");
+    }
+    let out = linux(&["--rm", "--name", "reader"], "web@store:/site:ro", CHECKS).ok();
+    assert!(out.replace("\r\n", "\n").contains("one\ntwo\n524288\n") && out.contains("refused"), "{out}");
+    // A folder has one client that writes.
+    let other = rig.run(
+        &[
+            &["run", "--rm", "--name", "other"],
+            &CELL[..],
+            &["-v", "web@store:/data", "volume-client", "hold"],
+        ]
+        .concat(),
+    );
+    assert!(other.ended_with(1).out.contains("another cell uses it: mount a folder with `:ro`"));
+}
