@@ -3,7 +3,7 @@
 
 use isola_channels::neighbours::{FrameBuffers, FrameSent, HALF_WORDS, LinkEnded, receive_frame, send_frame};
 use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut};
-use isola_link_rings::{Half, Ring, SendError};
+use isola_link_rings::{Armed, Half, MustNotify, Ring, SendError};
 use isola_neighbours::{
     DropReason, FrameLink, MOST_NEIGHBOURS, MOST_WAITING_BYTES, Routed, Router, Surroundings,
 };
@@ -24,6 +24,16 @@ struct FakeLink {
     mac: [u8; 6],
     rings: RefCell<Rings>,
     line: Rc<Line>,
+    /// The index of the other side.
+    peer: usize,
+}
+
+impl FakeLink {
+    fn notify(&self, must: MustNotify) {
+        if must == MustNotify::Yes {
+            self.line.rung[self.peer].set(true);
+        }
+    }
 }
 
 /// The state that both sides share.
@@ -33,6 +43,8 @@ struct Line {
     /// The number of frames after which the link ends.
     ends_after: Cell<u32>,
     longest: Cell<usize>,
+    /// Whether a doorbell has rung for each side.
+    rung: [Cell<bool>; 2],
 }
 
 impl FrameLink for FakeLink {
@@ -49,7 +61,8 @@ impl FrameLink for FakeLink {
             return Err(LinkEnded);
         }
         match send_frame(&mut self.rings.borrow_mut(), frame) {
-            Ok(_) => {
+            Ok(must) => {
+                self.notify(must);
                 line.sent.set(line.sent.get() + 1);
                 line.longest.set(line.longest.get().max(frame.len()));
                 Ok(FrameSent::Yes)
@@ -71,12 +84,13 @@ impl FrameLink for FakeLink {
     }
 
     fn release(&self) {
-        let _ = self.rings.borrow_mut().release();
+        let must = self.rings.borrow_mut().release();
+        self.notify(must);
     }
 
     fn await_frame(&self) -> bool {
         self.release();
-        self.rings.borrow_mut().has_packet() != Ok(false)
+        self.rings.borrow_mut().arm() != Ok(Armed::Yes)
     }
 
     fn await_room(&self, len_bytes: usize) -> bool {
@@ -96,11 +110,13 @@ fn link_between(macs: [[u8; 6]; 2], ends_after: u32) -> ([FakeLink; 2], Rc<Line>
         sent: Cell::new(0),
         ends_after: Cell::new(ends_after),
         longest: Cell::new(0),
+        rung: Default::default(),
     });
     let side = |own: usize, peer: usize| FakeLink {
         mac: macs[peer],
         rings: RefCell::new(Ring::new(half(own), half(peer))),
         line: line.clone(),
+        peer,
     };
     ([side(0, 1), side(1, 0)], line)
 }
@@ -225,6 +241,37 @@ impl Host {
             }
         }
     }
+
+    /// Passes the stack's frames to the router. Returns those for the device, and whether there were any.
+    fn transmit(&mut self, now: Instant) -> (Vec<Vec<u8>>, bool) {
+        let (mut sent, mut progress) = (Vec::new(), false);
+        while let Some(frame) = {
+            let mut stack = self.around.stack.borrow_mut();
+            stack.poll_transmit(now)
+        } {
+            progress = true;
+            match self.router.send(frame, &self.around) {
+                Routed::OverLink => {}
+                Routed::ToDevice(frame) if frame.checksum.is_some() && !self.has_offloads => {}
+                Routed::ToDevice(frame) => sent.extend(device::sent(&frame)),
+            }
+        }
+        (sent, progress)
+    }
+
+    /// Acts as a core does after a doorbell. Returns whether the core must not halt.
+    fn poll(&mut self, now: Instant) -> bool {
+        self.around.now.set(now);
+        while let Some(frame) = self.router.receive(&self.around) {
+            self.around.stack.borrow_mut().receive(now, frame, RxChecksum::Verified);
+            if !self.router.may_have_received() {
+                break;
+            }
+        }
+        self.work();
+        assert!(self.transmit(now).0.is_empty(), "the link goes on");
+        self.router.await_frames(&self.around)
+    }
 }
 
 /// Two cells on a wire, in the order in which they were started, and the links that the test permits.
@@ -275,18 +322,8 @@ impl Net {
                 host.around.stack.borrow_mut().set_linked(macs.into_iter().map(MacAddr).collect());
             }
             host.work();
-            let mut sent = Vec::new();
-            while let Some(frame) = {
-                let mut stack = host.around.stack.borrow_mut();
-                stack.poll_transmit(self.now)
-            } {
-                progress = true;
-                match host.router.send(frame, &host.around) {
-                    Routed::OverLink => {}
-                    Routed::ToDevice(frame) if frame.checksum.is_some() && !host.has_offloads => {}
-                    Routed::ToDevice(frame) => sent.extend(device::sent(&frame)),
-                }
-            }
+            let (sent, has_sent) = host.transmit(self.now);
+            progress |= has_sent;
             self.over_device += sent.len();
             self.wire.extend(sent.into_iter().map(|bytes| (1 - own, bytes)));
             let mut heads = 0;
@@ -363,6 +400,35 @@ fn a_stream_goes_over_the_link_in_long_frames() {
     assert!(net.lines[0].longest.get() > 40_000);
     let without = transfer([]);
     assert!(without.over_device > 2 * AMOUNT / 1500 && without.over_links() == 0);
+}
+
+#[test]
+fn a_side_that_has_something_to_do_is_woken() {
+    let mut net = Net::new([host_config(1), host_config(2)], [u32::MAX]);
+    net.listen_and_connect(host_ip(1).into());
+    while net.over_links() < 4 {
+        net.step();
+        net.now += Duration::from_micros(1);
+    }
+    let (mut awake, mut timers) = ([true; 2], 0);
+    while !net.hosts.iter().all(|host| host.received == AMOUNT && host.has_ended) {
+        net.now += Duration::from_micros(1);
+        for (host, awake) in net.hosts.iter_mut().zip(&mut awake) {
+            *awake = *awake && host.poll(net.now);
+        }
+        for (awake, rung) in awake.iter_mut().zip(&net.lines[0].rung) {
+            *awake |= rung.take();
+        }
+        if awake == [false; 2] {
+            // A delayed acknowledgement at most.
+            timers += 1;
+            let next = |host: &Host| host.around.stack.borrow_mut().next_deadline();
+            net.now = net.hosts.iter().filter_map(next).min().expect("a timer");
+            net.hosts.iter().for_each(|host| host.around.stack.borrow_mut().on_timer(net.now));
+            awake = [true; 2];
+        }
+    }
+    assert!(timers < 3, "{timers} timers");
 }
 
 #[test]
