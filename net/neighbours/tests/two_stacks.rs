@@ -173,6 +173,8 @@ struct Host {
     has_offloads: bool,
     stream: Option<ConnId>,
     sent: usize,
+    /// The bytes that it may send so far.
+    limit: usize,
     received: usize,
     has_ended: bool,
     failure: Option<String>,
@@ -203,6 +205,7 @@ impl Host {
             has_offloads,
             stream: None,
             sent: 0,
+            limit: AMOUNT,
             received: 0,
             has_ended: false,
             failure: None,
@@ -228,8 +231,8 @@ impl Host {
             }
             self.has_ended |= end == StreamEnd::Yes;
         }
-        while self.sent < AMOUNT {
-            let end = AMOUNT.min(self.sent + 50_000);
+        while self.sent < self.limit {
+            let end = self.limit.min(self.sent + 50_000);
             let bytes: Vec<u8> = (self.sent..end).map(byte_at).collect();
             let mut chain = Chain::from(IoBuf::copy_from_slice(&bytes));
             match stack.send_some(stream, &mut chain) {
@@ -403,32 +406,38 @@ fn a_stream_goes_over_the_link_in_long_frames() {
 }
 
 #[test]
-fn a_side_that_has_something_to_do_is_woken() {
+fn a_side_that_has_halted_is_woken_by_each_message() {
     let mut net = Net::new([host_config(1), host_config(2)], [u32::MAX]);
+    net.hosts.iter_mut().for_each(|host| host.limit = 0);
     net.listen_and_connect(host_ip(1).into());
-    while net.over_links() < 4 {
+    // The link is opened by the handshake, before either side has data to send.
+    for _ in 0..20 {
         net.step();
         net.now += Duration::from_micros(1);
     }
-    let (mut awake, mut timers) = ([true; 2], 0);
-    while !net.hosts.iter().all(|host| host.received == AMOUNT && host.has_ended) {
-        net.now += Duration::from_micros(1);
-        for (host, awake) in net.hosts.iter_mut().zip(&mut awake) {
-            *awake = *awake && host.poll(net.now);
-        }
-        for (awake, rung) in awake.iter_mut().zip(&net.lines[0].rung) {
-            *awake |= rung.take();
-        }
-        if awake == [false; 2] {
-            // A delayed acknowledgement at most.
-            timers += 1;
-            let next = |host: &Host| host.around.stack.borrow_mut().next_deadline();
-            net.now = net.hosts.iter().filter_map(next).min().expect("a timer");
-            net.hosts.iter().for_each(|host| host.around.stack.borrow_mut().on_timer(net.now));
-            awake = [true; 2];
+    assert!(net.lines.len() == 1 && net.hosts.iter().all(|host| host.stream.is_some()));
+    let rung = |net: &Net, side: usize| net.lines[0].rung[side].take();
+    for round in 1..200 {
+        for side in [1, 0] {
+            net.now += Duration::from_micros(1);
+            net.hosts[side].limit = 64 * round;
+            assert!(!net.hosts[side].poll(net.now), "may halt");
+            assert!(rung(&net, 1 - side), "{round}: a doorbell to the side that has halted");
+            while net.hosts[1 - side].poll(net.now) {}
+            assert_eq!(net.hosts[1 - side].received, 64 * round);
         }
     }
-    assert!(timers < 3, "{timers} timers");
+    // All of a stream, while only doorbells make the sides act.
+    net.hosts[1].limit = AMOUNT;
+    let mut awake = [false, true];
+    while net.hosts[0].received < AMOUNT {
+        assert_ne!(awake, [false; 2], "{} bytes received", net.hosts[0].received);
+        net.now += Duration::from_micros(1);
+        for side in 0..2 {
+            awake[side] = awake[side] && net.hosts[side].poll(net.now);
+        }
+        (0..2).for_each(|side| awake[side] |= rung(&net, side));
+    }
 }
 
 #[test]
