@@ -84,8 +84,10 @@ fn clients_behind_address_translation_reach_outside_and_go_on_when_it_is_killed(
     start(&isola, "sink", "auto", &[], &["netpipe"]);
     let there = format!("{}:5002", isola.cell("sink")["address"].as_str().unwrap());
     start(&isola, "echo", "auto@net", &[], &["echo"]);
-    start(&isola, "first", "auto@net", &[], &["netpipe", "connect", &there, "-l", "65536", "-s", "to"]);
-    start(&isola, "second", "dhcp@net", &[], &["netpipe", "connect", &there, "-l", "65536", "-s", "to"]);
+    // Rounds so long that the clients send until the machine ends.
+    let send = ["netpipe", "connect", &there, "-l", "65536", "-s", "to", "-t", "20000"];
+    start(&isola, "first", "auto@net", &[], &send);
+    start(&isola, "second", "dhcp@net", &[], &send);
     let port = published(&isola, "net");
     wait::until_true("a host outside reaches a client", || echoes(&port, "from outside"));
     advances(&isola, "sink");
