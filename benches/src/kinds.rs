@@ -488,6 +488,14 @@ kinds! {
     Service: "service-shares", "%", None, [Asked Aim::Value(1.0)],
         "three cells that read from volumes of one service cell, entitled to 50, 33 and 17 % of a limited disk, the third with \
          four times the requests: greatest deviation of a share, percentage points";
+    Service: "service-network-shares", "%", None, [Asked Aim::Value(1.0)],
+        "three cells that send through the network device of one service cell, entitled to 50, 33 and 17 % of a limited rate, the \
+         third with four times the connections: greatest deviation of a share, percentage points";
+    Service: "service-network-p99", "ms", None, [],
+        "request to a key-value server in the first of them under a light load, while the third sends all that it may: 99th \
+         percentile";
+    Service: "service-network-slowdown", "times", None, [Asked Aim::Value(1.1)],
+        "99th percentile beside the third, divided by that without";
     Library: "ebb-inlined", "cycles", Inlined, [Asked Aim::Ratio(1.1)],
         "call of an Ebb's method through its reference, in a process, in cycles of the cycle counter";
     Library: "ebb-afresh", "cycles", Inlined, [],

@@ -38,7 +38,7 @@ const WITH_MACHINES: [(&str, &[&str]); 18] = [
     ("link", &["supervisor", "channels"]),
     ("linux-servers", &["supervisor", "linux"]),
     ("loop", &["supervisor", "netpipe", "kv", "kv-client"]),
-    ("service", &["supervisor", "block", "volume-client"]),
+    ("service", &["supervisor", "block", "volume-client", "net", "tenants"]),
     (LIBRARY, &["kv", "costs"]),
 ];
 /// The group that also runs in a process of the host.

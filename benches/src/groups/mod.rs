@@ -18,6 +18,7 @@ mod netpipe;
 mod pager;
 mod product;
 mod service;
+mod service_network;
 mod stack;
 mod web;
 
@@ -75,7 +76,10 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Cell => cell::run(session, system, &mut record)?,
                 Group::Product if system == System::Isola => product::run(session, &mut record)?,
                 Group::Elastic if system == System::Isola => elastic::run(session, &mut record)?,
-                Group::Service if system == System::Isola => service::run(session, &mut record)?,
+                Group::Service if system == System::Isola => {
+                    service::run(session, &mut record)?;
+                    service_network::run(session, &mut record)?;
+                }
                 Group::Colocation => colocation.run(session, system, &mut record)?,
                 Group::Grid => grid::run(session, system, &mut record)?,
                 Group::Kv => kv.run(session, system, &mut record)?,

@@ -57,6 +57,7 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
     [
         ("reads", format!("{READS} random blocks of 4 KiB within 8 MiB, {DEPTH} at a time")),
         ("shares", format!("{RATE} bytes/s; {READERS:?} reads at a time, {seconds} s")),
+        ("network", super::service_network::load(seconds)),
         ("cells", "one core each".to_owned()),
     ]
     .map(|(what, how)| (what.to_owned(), how))
