@@ -43,6 +43,13 @@ static void calls(unsigned count)
         syscall(SYS_getppid);
 }
 
+/* As a call without work, but one that no kernel answers in its entry code. */
+static void served_calls(unsigned count)
+{
+    for (unsigned call = 0; call < count; call++)
+        syscall(SYS_getpgrp);
+}
+
 /* The memory that `faults` has mapped: its end is not counted, but a fork would copy it. */
 static struct { char *memory; size_t len; } touched[2];
 static int touched_count;
@@ -197,6 +204,7 @@ int main(int argc, char **argv)
         return 0;
     }
     measure("call", calls, CALLS);
+    measure("call-served", served_calls, CALLS);
     measure("fault", faults, PAGES);
     while (touched_count-- > 0)
         munmap(touched[touched_count].memory, touched[touched_count].len);

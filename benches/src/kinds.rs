@@ -387,6 +387,8 @@ kinds! {
     Memory: "memory-instructions-jemalloc", "instructions", Jemalloc, [], "against jemalloc";
     Memory: "memory-instructions-mimalloc", "instructions", Mimalloc, [], "against mimalloc";
     Linux: "linux-call", "instructions", Program, [Asked Aim::Value(120.0)], "system call without work (getppid)";
+    Linux: "linux-call-served", "instructions", Program, [Ours Aim::Value(120.0)],
+        "the same (getpgrp), not answered by the entry code";
     Linux: "linux-fault", "instructions", Program, [Asked Aim::Value(1200.0)],
         "page of anonymous memory touched for the first time";
     Linux: "linux-futex", "instructions", Program, [Asked Aim::Value(2500.0)],

@@ -17,8 +17,9 @@ use isola_abi::volume::{VolumeAccess, VolumeMount};
 use std::collections::BTreeMap;
 
 /// The program's names of operations, and their figures.
-const FIGURES: [(&str, &str); 7] = [
+const FIGURES: [(&str, &str); 8] = [
     ("call", "linux-call"),
+    ("call-served", "linux-call-served"),
     ("fault", "linux-fault"),
     ("futex", "linux-futex"),
     ("pipe", "linux-pipe"),

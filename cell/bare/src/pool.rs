@@ -19,8 +19,9 @@ use isola_platform::PlatformMemory;
 
 pub(crate) static HEAP: Heap = Heap::new(ThisCore);
 
-/// Size of the first range, in bytes: enough to decode the descriptor. A small image has 1 MiB in all (decision 0095).
-const FIRST_LEN: usize = 120 << 10;
+/// Size of the first range, in bytes: enough to decode the descriptor, or the ACPI tables of a machine. An image for cells only
+/// has 1 MiB in all (decision 0095).
+const FIRST_LEN: usize = if cfg!(feature = "cells-only") { 120 << 10 } else { 160 << 10 };
 
 static FIRST: FirstRange = FirstRange(UnsafeCell::new([0; FIRST_LEN]));
 

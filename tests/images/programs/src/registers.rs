@@ -3,7 +3,7 @@
 use crate::program::{CODE, DATA, Program, STACK_TOP, call};
 use isola::events::yield_now;
 use isola::prelude::*;
-use isola::user_mode::{Trap, TrapAnswer};
+use isola::user_mode::{QuickAnswers, QuickCalls, QuickNumbers, Trap, TrapAnswer};
 use isola_abi::user_context::{UserContext, UserRegisters};
 
 extern crate alloc;
@@ -99,9 +99,11 @@ pub async fn check() {
             _ => TrapAnswer::Unserved,
         }
     };
+    let answers = QuickAnswers::default();
+    let quick = QuickCalls { numbers: QuickNumbers::NONE, answers: &answers };
     let ends = [(Trap::Served, 22, CODE + 4), (Trap::SystemCall, 22, CODE + 6)];
     for (trap, rax, rip) in ends {
-        while thread.run_with(&mut serve) != trap {
+        while thread.run_with(quick, &mut serve) != trap {
             yield_now().await;
         }
         let mut expected = after_call(context(3), rip);
