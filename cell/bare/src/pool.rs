@@ -19,24 +19,40 @@ use isola_platform::PlatformMemory;
 
 pub(crate) static HEAP: Heap = Heap::new(ThisCore);
 
-/// Size of the first range, in bytes: enough to decode the descriptor, or the ACPI tables of a machine. An image for cells only
-/// has 1 MiB in all (decision 0095).
-const FIRST_LEN: usize = if cfg!(feature = "cells-only") { 120 << 10 } else { 160 << 10 };
+/// Size of the first range, in bytes: enough to decode the descriptor. A small image has 1 MiB in all (decision 0095).
+const FIRST_LEN: usize = 120 << 10;
 
-static FIRST: FirstRange = FirstRange(UnsafeCell::new([0; FIRST_LEN]));
+static FIRST: Range<FIRST_LEN> = Range(UnsafeCell::new([0; FIRST_LEN]));
+
+/// Size of the second range of an image that boots alone, in bytes: for copies of a machine's ACPI tables.
+const SECOND_LEN: usize = 64 << 10;
+
+/// No part of an image that starts in cells only, as nothing there names it.
+static SECOND: Range<SECOND_LEN> = Range(UnsafeCell::new([0; SECOND_LEN]));
 
 #[repr(align(4096))]
-struct FirstRange(UnsafeCell<[u8; FIRST_LEN]>);
+struct Range<const LEN: usize>(UnsafeCell<[u8; LEN]>);
 
-// SAFETY: `start` passes it to the heap, once; it has no other users.
-unsafe impl Sync for FirstRange {}
+// SAFETY: `start` or `start_alone` passes it to the heap, once; it has no other users.
+unsafe impl<const LEN: usize> Sync for Range<LEN> {}
 
-/// Adds the first range to the heap, on the first core, before the first allocation. Later calls do nothing.
-pub(crate) fn start() {
+/// Adds the first range to the heap, on the first core, before the first allocation. Later calls do nothing. Returns whether
+/// it was the first call.
+pub(crate) fn start() -> bool {
     static STARTED: AtomicBool = AtomicBool::new(false);
-    if !STARTED.swap(true, Ordering::Relaxed) {
+    let is_first = !STARTED.swap(true, Ordering::Relaxed);
+    if is_first {
         // SAFETY: the range is a static without other users.
         unsafe { add(NodeId(0), FIRST.0.get().cast::<u8>(), FIRST_LEN) };
+    }
+    is_first
+}
+
+/// As [`start`], for the loader's entry: with the second range.
+pub(crate) fn start_alone() {
+    if start() {
+        // SAFETY: as in `start`.
+        unsafe { add(NodeId(0), SECOND.0.get().cast::<u8>(), SECOND_LEN) };
     }
 }
 

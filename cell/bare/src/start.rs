@@ -36,7 +36,7 @@ unsafe extern "Rust" {
 #[inline(never)]
 pub fn before_boot() {
     enter_block(CoreIndex(0));
-    pool::start();
+    pool::start_alone();
 }
 
 /// Entry point of a core of the cell: on its own stack, interrupts off, tables loaded, its local APIC enabled.
