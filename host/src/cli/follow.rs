@@ -68,7 +68,7 @@ impl Follower {
     }
 
     /// Begins with so many of the last lines of the present output.
-    pub(super) fn from_last_lines(self, lines: Option<usize>) -> Self {
+    pub(super) fn beginning_at_last_lines(self, lines: Option<usize>) -> Self {
         Self { last_lines: lines, ..self }
     }
 

@@ -44,7 +44,7 @@ pub(super) fn logs(context: &Context, arguments: &Arguments) -> Result<ExitCode,
     if let Some(machine) = standalone::find(context, name)? {
         return standalone::logs(context, &machine, arguments.follow, arguments.tail);
     }
-    let mut follower = Follower::new(context.dir(), name).from_last_lines(arguments.tail);
+    let mut follower = Follower::new(context.dir(), name).beginning_at_last_lines(arguments.tail);
     let cell = if arguments.follow {
         let interrupts = Interrupts::count()?;
         follower.until_end(context, &mut || interrupts.check())?

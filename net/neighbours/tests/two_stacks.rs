@@ -433,8 +433,8 @@ fn a_side_that_has_halted_is_woken_by_each_message() {
     while net.hosts[0].received < AMOUNT {
         assert_ne!(awake, [false; 2], "{} bytes received", net.hosts[0].received);
         net.now += Duration::from_micros(1);
-        for side in 0..2 {
-            awake[side] = awake[side] && net.hosts[side].poll(net.now);
+        for (host, is_awake) in net.hosts.iter_mut().zip(&mut awake) {
+            *is_awake = *is_awake && host.poll(net.now);
         }
         (0..2).for_each(|side| awake[side] |= rung(&net, side));
     }
