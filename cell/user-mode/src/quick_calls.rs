@@ -17,6 +17,11 @@ const POSITION_SHIFT: u32 = 3;
 pub struct QuickAnswers([AtomicU64; ANSWERS]);
 
 impl QuickAnswers {
+    /// Creates answers, all 0.
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; ANSWERS])
+    }
+
     /// Returns an answer.
     #[inline]
     pub fn get(&self, position: usize) -> u64 {
