@@ -226,6 +226,8 @@ const LAYERS: &[(&str, &str)] = &[
     ("device_", "device"),
     ("link_", "device"),
     ("memory_", "device"),
+    // Of a service cell's device, before its stack.
+    ("nat", "device"),
     ("transmit_", "device"),
     ("ether", "ethernet"),
     ("arp_", "neighbours"),
