@@ -13,7 +13,7 @@ use crate::hardware::Hardware;
 use crate::report;
 use crate::space::CellSpace;
 use alloc::vec::Vec;
-use isola_abi::core_slots::Order;
+use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::report::Report;
 
 /// How often a core that should yield is interrupted. The total is a second, as an emulated core may have to wait for a
@@ -30,24 +30,16 @@ const ROTATION_NS: u64 = 10_000_000;
 /// The suspended contexts of a cell that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct SuspendedContexts {
-    unfinished: Vec<SuspendedContext>,
+    /// Their core slots.
+    unfinished: Vec<usize>,
     /// The time of the next rotation.
     rotation_ns: u64,
 }
 
-/// The suspended context of a core slot.
-#[derive(Debug)]
-struct SuspendedContext {
-    slot: usize,
-    /// The order to yield, which the slot's context carries out by leaving.
-    order: Order,
-}
-
 impl SuspendedContexts {
-    /// Returns the suspended contexts at the core slots for which a failed supervisor had ordered a yield.
-    pub(super) fn resume(orders: impl Iterator<Item = (usize, Order)>, now: u64) -> Self {
-        let unfinished = orders.map(|(slot, order)| SuspendedContext { slot, order }).collect();
-        Self { unfinished, rotation_ns: now }
+    /// Returns the suspended contexts at these core slots, for which a failed supervisor had ordered a yield.
+    pub(super) fn resume(slots: impl Iterator<Item = usize>, now: u64) -> Self {
+        Self { unfinished: slots.collect(), rotation_ns: now }
     }
 
     /// Returns the factor by which the cell's work may be slower, as suspended contexts take turns with the rest.
@@ -61,10 +53,13 @@ impl SuspendedContexts {
     }
 
     /// Removes the core slots whose contexts have ended, and returns them. They can be vacated.
+    ///
+    /// Any acknowledged order to leave counts: a context that was suspended while it left carries out the order that it
+    /// has seen, and its slot runs nothing any more. Acknowledgements of earlier cores at the slot are cleared when a
+    /// core enters.
     pub(super) fn take_finished(&mut self, report: &Report) -> Vec<usize> {
-        let has_ended =
-            |one: &mut SuspendedContext| report::acknowledged(report, one.slot) == one.order.left();
-        self.unfinished.extract_if(.., has_ended).map(|one| one.slot).collect()
+        let has_ended = |slot: &mut usize| report::acknowledged(report, *slot).kind == OrderKind::Leave;
+        self.unfinished.extract_if(.., has_ended).collect()
     }
 }
 
@@ -82,9 +77,9 @@ impl<H: Hardware> OwnedCell<H> {
     pub(super) fn suspend(&mut self, slot: usize, now: u64) {
         self.space.empty(slot);
         // The last order may be to stay, given meanwhile; the suspended context should leave.
-        let order = self.order_yield(slot);
+        self.order_yield(slot);
         self.moves.suspended.rotation_ns = now.saturating_add(ROTATION_NS);
-        self.moves.suspended.unfinished.push(SuspendedContext { slot, order });
+        self.moves.suspended.unfinished.push(slot);
     }
 
     /// Rotates the cell's cores, if a rotation is due.

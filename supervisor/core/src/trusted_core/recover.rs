@@ -166,7 +166,7 @@ fn moves_of<S: CellSpace<Core = C>, C: CoreToken>(space: &S, cores: &[Option<C>]
     let orders: Vec<RecoveredOrder> = orders.collect();
     let empty = (0..MAX_CORES).filter(|slot| cores.get(*slot).is_none_or(Option::is_none));
     let unfinished = empty.filter(|slot| space.last_order(*slot).kind != OrderKind::Vacant);
-    let suspended = unfinished.map(|slot| (slot, order_yield(space, slot)));
+    let suspended = unfinished.inspect(|slot| _ = order_yield(space, *slot));
     let suspended = SuspendedContexts::resume(suspended, now);
     Moves::resume(orders.into_iter(), suspended, now)
 }

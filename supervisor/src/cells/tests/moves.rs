@@ -236,6 +236,24 @@ fn a_core_that_does_not_leave_is_forced_and_its_slot_stays_occupied_until_its_co
 }
 
 #[test]
+fn a_context_that_was_suspended_while_it_left_has_ended_when_it_acknowledges_that_order() {
+    let mut cells = machine(2);
+    let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    let id = cells.find("kv").unwrap();
+    cells.fake().cells_are_deaf = true;
+    ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
+    let slots = cells.fake().slots[&id].clone();
+    let leave = slots.at(1);
+    advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
+    assert_eq!((leave.kind, slots.at(1).kind), (OrderKind::Leave, OrderKind::Yield));
+    report.cores[1].order.store(leave.to_u32(), Ordering::Release);
+    cells.on_notification();
+    assert_eq!(slots.at(1).kind, OrderKind::Vacant);
+    cells.fake().cells_are_deaf = false;
+    assert_eq!(resize(&mut cells, "kv", Change::More(1)).unwrap().after, 2);
+}
+
+#[test]
 fn the_other_cores_rotate_until_the_suspended_context_ends() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 3, ..spec("kv") });
