@@ -2,8 +2,8 @@
 
 use crate::leases::Leases;
 use crate::neighbours::{Neighbours, Resolved};
-use crate::packet::{Content, End, IP_HEADER, Packet, protocol};
-use crate::translator::{Forward, Target, Translator};
+use crate::packet::{Content, End, IP_HEADER, Packet, TcpFlags, protocol, word};
+use crate::translator::{Forward, Target, Translator, continues_connection};
 use crate::{DropReason, Limits, Outside, Prefix, dhcp};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -231,7 +231,13 @@ impl Gateway {
                 Ok(OutsideFrame::Own)
             }
             IPV4 if destination == self.mac => {
-                let Some(outside) = self.outside else { return Ok(OutsideFrame::Own) };
+                let Some(outside) = self.outside else {
+                    return if is_of_connection(frame) {
+                        Err(DropReason::NoFlow)
+                    } else {
+                        Ok(OutsideFrame::Own)
+                    };
+                };
                 let packet = frame.get_mut(HEADER_LEN..).unwrap_or_default();
                 match self.translator.inbound(outside.address, packet, now)? {
                     Target::Own => Ok(OutsideFrame::Own),
@@ -336,6 +342,16 @@ fn arp_frame(kind: [u8; 2], sender: (Mac, Ipv4Addr), target: (Mac, Ipv4Addr), to
     let (target_mac, target) = target;
     let head = [&to[..], &sender_mac, &ARP, &ARP_HEAD, &kind].concat();
     [&head[..], &sender_mac, &sender.octets(), &target_mac, &target.octets()].concat()
+}
+
+/// Returns whether a frame from outside, of which `frame` has at least the headers, continues a connection that can be a
+/// client's. A service cell must not pass such frames to its own stack before it translates them.
+pub fn is_of_connection(frame: &[u8]) -> bool {
+    let Some((_, IPV4, packet)) = split(frame) else { return false };
+    let is_first = word(packet, 6).is_some_and(|fragment| fragment & 0x1fff == 0);
+    let is_tcp = packet.first() == Some(&0x45) && packet.get(9) == Some(&protocol::TCP) && is_first;
+    let (port, flags) = (word(packet, IP_HEADER + 2), packet.get(IP_HEADER + 13));
+    is_tcp && port.zip(flags).is_some_and(|(port, flags)| continues_connection(port, TcpFlags(*flags)))
 }
 
 /// Returns the destination, the protocol and the payload of a frame.

@@ -43,7 +43,7 @@ mod prefix;
 mod table;
 mod translator;
 
-pub use gateway::{ClientFrame, Gateway, OutsideFrame};
+pub use gateway::{ClientFrame, Gateway, OutsideFrame, is_of_connection};
 pub use neighbours::{MOST_HELD, MOST_NEIGHBOURS};
 pub use prefix::{Prefix, PrefixError};
 pub use table::{IDLE, Protocol, timeouts};

@@ -30,7 +30,7 @@ mod icmp {
 
 /// The flags of a TCP segment (RFC 9293 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TcpFlags(u8);
+pub(crate) struct TcpFlags(pub u8);
 
 impl TcpFlags {
     pub fn fin(self) -> bool {
@@ -297,6 +297,6 @@ fn address(bytes: &[u8], end: End) -> Ipv4Addr {
     octets.map_or(Ipv4Addr::UNSPECIFIED, |octets| Ipv4Addr::from(*octets))
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk::<2>()?))
 }

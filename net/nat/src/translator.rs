@@ -260,10 +260,8 @@ impl Translator {
             None => self.open_published(outer, flags, now)?,
         };
         let Some((client, port)) = found else {
-            // The stack would reset a connection of an earlier incarnation.
-            let is_of_connection = flags.is_some_and(|flags| !flags.syn() || flags.ack());
-            let is_ours = outer.port >= LEAST_PORT;
-            return if is_of_connection && is_ours { Err(DropReason::NoFlow) } else { Ok(Target::Own) };
+            let is_known = flags.is_some_and(|flags| continues_connection(outer.port, flags));
+            return if is_known { Err(DropReason::NoFlow) } else { Ok(Target::Own) };
         };
         if !packet.pass() {
             return Err(DropReason::Hops);
@@ -308,6 +306,12 @@ impl Translator {
         packet.translate_error((End::Destination, client), (End::Source, client, port));
         Ok(Target::Client(client))
     }
+}
+
+/// Returns whether a segment from outside to `port` continues a connection that can be a client's. Without a flow in the
+/// table it is of an earlier incarnation of the service cell, whose own stack would reset the connection.
+pub(crate) fn continues_connection(port: u16, flags: TcpFlags) -> bool {
+    port >= LEAST_PORT && (!flags.syn() || flags.ack())
 }
 
 /// Returns whether a host can have the address.

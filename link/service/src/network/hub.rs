@@ -11,7 +11,7 @@ use core::time::Duration;
 use isola_ebbs::{Ebb, Representative};
 use isola_events::now;
 use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut};
-use isola_nat::{ClientFrame, Gateway, OutsideFrame};
+use isola_nat::{ClientFrame, Gateway, OutsideFrame, is_of_connection};
 use isola_net::neighbours::{LinkDrop, count_dropped, poll};
 use isola_platform::network::{FramesPending, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame};
 use isola_switch::frame::Mac;
@@ -48,6 +48,8 @@ struct HubState {
     own: VecDeque<Forwarded>,
     /// Translates between the clients and the device; without it, the switch connects them.
     gateway: Option<Gateway>,
+    /// Whether the cell serves, so that it is certain whether there is a gateway.
+    is_serving: bool,
 }
 
 impl Representative for Hub {
@@ -64,6 +66,7 @@ impl Hub {
             clients: BTreeMap::new(),
             own: VecDeque::new(),
             gateway: None,
+            is_serving: false,
         };
         self.state.replace(Some(state));
     }
@@ -73,10 +76,10 @@ impl Hub {
         self.state.borrow_mut().as_mut().map(|state| act(&mut state.switch))
     }
 
-    /// Separates the clients from the device by address translation.
-    pub fn translate(&self, gateway: Gateway) {
+    /// Begins to serve clients, with a gateway if their addresses are translated.
+    pub fn serve(&self, gateway: Option<Gateway>) {
         if let Some(state) = self.state.borrow_mut().as_mut() {
-            state.gateway = Some(gateway);
+            (state.gateway, state.is_serving) = (gateway, true);
         }
     }
 
@@ -273,6 +276,10 @@ impl NetworkQueue for SwitchedQueue {
                     Some(own) => return Some(own),
                     None => continue,
                 }
+            }
+            // It may be for a client whose connection the gateway will know.
+            if !state.is_serving && is_of_connection(&received.frame) {
+                continue;
             }
             let Some(targets) = state.targets(Source::Uplink, &received.frame) else { continue };
             if targets.ports != Recipients::None {

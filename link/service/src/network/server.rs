@@ -115,15 +115,16 @@ pub fn serve(translation: Option<NatOptions>) -> Result<(), ServeError> {
     let mtu = link().ok_or(ServeError::NoDevice)?.mtu.min(MAX_MTU);
     let mac = HUB.with_switch(|switch| switch.own_mac()).ok_or(ServeError::NoDevice)?;
     let listener = listen(ANY_CLIENT).map_err(ServeError::Channel)?;
-    match translation {
-        Some(options) => HUB.translate(options.gateway(mac)),
-        None => spawn_task(async {
+    let is_translated = translation.is_some();
+    HUB.serve(translation.map(|options| options.gateway(mac)));
+    if !is_translated {
+        spawn_task(async {
             // No client may claim the router's address, also before the router has sent a frame.
             if let Some(router) = wait_for_address().await.gateway {
                 HUB.with_switch(|switch| switch.reserve(IpAddr::V4(router)));
             }
         })
-        .detach(),
+        .detach();
     }
     spawn_task_for(INFRASTRUCTURE, accept_all(listener, mtu)).detach();
     Ok(())

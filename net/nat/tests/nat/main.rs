@@ -7,7 +7,9 @@ mod packets;
 mod services;
 mod translation;
 
-use isola_nat::{ClientFrame, DropReason, Forward, Gateway, Limits, Outside, OutsideFrame, Prefix};
+use isola_nat::{
+    ClientFrame, DropReason, Forward, Gateway, Limits, Outside, OutsideFrame, Prefix, is_of_connection,
+};
 use packets::{Mac, arp, frame};
 use std::net::Ipv4Addr;
 use std::time::Duration;

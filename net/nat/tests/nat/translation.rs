@@ -177,6 +177,21 @@ fn an_empty_table_learns_connections_again() {
 }
 
 #[test]
+fn connections_of_clients_are_not_reset_before_the_gateway_has_an_address() {
+    let mut rig = Rig::new();
+    rig.gateway.set_outside(None);
+    let to_us = |port, flags| tcp((HOST, 80), (OWN, port), flags, b"");
+    for flags in [ACK, SYN_ACK, FIN_ACK, RST] {
+        assert_eq!(rig.receive(&to_us(40_000, flags)), Err(DropReason::NoFlow));
+        assert!(is_of_connection(&frame(OWN_MAC, ROUTER_MAC, &to_us(40_000, flags))));
+        assert_eq!(rig.receive(&to_us(22, flags)), Ok(None), "a port of the service cell");
+    }
+    assert_eq!(rig.receive(&to_us(40_000, SYN)), Ok(None), "no connection");
+    let others = [udp((HOST, 53), (OWN, 40_000), b"x"), echo(HOST, OWN, ECHO_REPLY, 7), vec![0x45; 30]];
+    assert!(others.iter().all(|packet| !is_of_connection(&frame(OWN_MAC, ROUTER_MAC, packet))));
+}
+
+#[test]
 fn packets_that_are_not_translated_are_dropped_with_their_reason() {
     let mut rig = Rig::new();
     let web = (rig.web.ip, 40_000);
