@@ -46,16 +46,18 @@ fn disk_bytes(isola: &Isola) -> [u64; 3] {
     })
 }
 
-/// Checks that the shares, over all the time from now on, become those expected within 0.5 %. An event that the host
-/// interrupts for long is charged as a whole, so a busy host needs more time.
+/// Checks that the shares become those expected within 0.5 %, over up to 12 s. An event that the host interrupts for long is
+/// charged as a whole, and if that was shortly before, the others are ahead for a while: so the time begins anew.
 fn assert_become_near(isola: &Isola, expected: [f64; 3]) {
-    let start = cycles(isola);
     let mut last = [0.0; 3];
-    for _ in 0..10 {
-        sleep(Duration::from_secs(4));
-        last = shares_since(start, cycles(isola));
-        if last.iter().zip(expected).all(|(share, expected)| (share - expected).abs() <= 0.5) {
-            return;
+    for _ in 0..4 {
+        let start = cycles(isola);
+        for _ in 0..3 {
+            sleep(Duration::from_secs(4));
+            last = shares_since(start, cycles(isola));
+            if last.iter().zip(expected).all(|(share, expected)| (share - expected).abs() <= 0.5) {
+                return;
+            }
         }
     }
     panic!("{last:?} %, not {expected:?} %");

@@ -2,8 +2,9 @@
 
 use crate::{Numbered, PAGE};
 use core::hint::black_box;
+use core::time::Duration;
 use isola::alloc::sync::Arc;
-use isola::events::{parallel, yield_now};
+use isola::events::{parallel, sleep, yield_now};
 use isola::prelude::*;
 use isola::regions::{Colored, OnDemand, PageSize, Pager, Prefault, Region, Stack};
 
@@ -35,7 +36,8 @@ fn region(name: &'static str, len: usize, pager: impl Pager + 'static) -> Region
     Region::new(name, len, pager).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Waits until all memory of dropped regions is free again: after one or two passes of each core's loop.
+/// Waits until all memory of dropped regions is free again: after one or two passes of each core's loop, for which a busy
+/// host may need a while.
 async fn settle(free: usize) {
     // Internal tables keep a little memory, and so does each core for the next fault.
     let slack = 512 << 10;
@@ -43,7 +45,7 @@ async fn settle(free: usize) {
         if isola::memory_free() + slack >= free {
             return;
         }
-        yield_now().await;
+        sleep(Duration::from_millis(1)).await;
     }
     panic!("{free} bytes were free, and now {} are", isola::memory_free());
 }
