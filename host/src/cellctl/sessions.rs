@@ -96,11 +96,27 @@ pub fn may_be_starting(
     may_end && started.is_some_and(|started| now_ns.saturating_sub(started.into()) < START_LIMIT.as_nanos())
 }
 
-/// Opens a session with a cell.
+/// Opens a session with a cell. If the cell does not greet in time, this function connects once more: the cell has not
+/// received the request then, and one lost packet on a slow machine may be the cause.
 ///
 /// # Errors
 /// [`SessionError`].
 pub fn open(
+    root: &StateRoot,
+    locked: &LockedMachine,
+    client: &mut Client,
+    name: &str,
+    request: SessionRequest,
+) -> Result<Session, SessionError> {
+    match open_once(root, locked, client, name, request.clone()) {
+        Err(SessionError::Connection { error, .. }) if error.kind() == io::ErrorKind::TimedOut => {
+            open_once(root, locked, client, name, request)
+        }
+        opened => opened,
+    }
+}
+
+fn open_once(
     root: &StateRoot,
     locked: &LockedMachine,
     client: &mut Client,
@@ -122,7 +138,7 @@ pub fn open(
     let stream = if locked.record.options.uplink.is_user() {
         connect_forwarded(root, locked, &cell, port)?.map_err(failed)?
     } else {
-        connect(SocketAddrV4::new(ip, port)).map_err(failed)?
+        connect(SocketAddrV4::new(ip, port), GREETING_LIMIT).map_err(failed)?
     };
     let mut session = Session { stream, reader: MessageReader::default() };
     session.send(&HostMessage::Open(key, request)).map_err(failed)?;
@@ -146,7 +162,7 @@ fn connect_forwarded(
         PublishSpec { host_ip: DEFAULT_HOST_IP, host_port: 0, cell_port: port, protocol: Transport::Tcp };
     let published = publish_ports(root, locked, cell, &[spec])?;
     let connected = match published.first() {
-        Some(publication) => connect(publication.host),
+        Some(publication) => connect(publication.host, GREETING_LIMIT),
         None => Err(io::ErrorKind::AddrNotAvailable.into()),
     };
     withdraw_ports(locked, cell, &published)?;
@@ -154,12 +170,22 @@ fn connect_forwarded(
 }
 
 /// Connects, and waits for the cell's greeting: a port that forwards accepts a connection before the cell does.
-fn connect(address: SocketAddrV4) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::V4(address), GREETING_LIMIT)?;
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`] if connection or greeting take longer than `limit`; those of the host.
+fn connect(address: SocketAddrV4, limit: Duration) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::V4(address), limit)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(GREETING_LIMIT))?;
+    stream.set_read_timeout(Some(limit))?;
     let mut greeting = [0; GREETING.len()];
-    stream.read_exact(&mut greeting)?;
+    stream.read_exact(&mut greeting).map_err(|error| match error.kind() {
+        // Linux reports an expired time limit of a read as EAGAIN.
+        io::ErrorKind::WouldBlock => {
+            let text = format!("it sent no greeting within {} s; is it very busy?", limit.as_secs());
+            io::Error::new(io::ErrorKind::TimedOut, text)
+        }
+        _ => error,
+    })?;
     if greeting != *GREETING {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the cell's port serves no sessions"));
     }
@@ -223,4 +249,38 @@ impl Session {
 pub fn send(stream: &mut TcpStream, message: &HostMessage) -> io::Result<()> {
     let bytes = encode(message).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     stream.write_all(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    /// Returns a listener that answers nothing by itself, and its address.
+    fn listener() -> (TcpListener, SocketAddrV4) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (listener, SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+    }
+
+    #[test]
+    fn a_cell_that_does_not_greet_in_time_is_an_error_of_its_own() {
+        let (_silent, address) = listener();
+        let error = connect(address, Duration::from_millis(20)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().contains("no greeting"), "{error}");
+    }
+
+    #[test]
+    fn a_peer_with_another_greeting_or_none_at_its_end_is_refused() {
+        for (greeting, kind) in [
+            (vec![0; GREETING.len()], io::ErrorKind::InvalidData),
+            (GREETING[1..].to_vec(), io::ErrorKind::UnexpectedEof),
+        ] {
+            let (listener, address) = listener();
+            let peer = std::thread::spawn(move || listener.accept().unwrap().0.write_all(&greeting).unwrap());
+            assert_eq!(connect(address, GREETING_LIMIT).unwrap_err().kind(), kind);
+            peer.join().unwrap();
+        }
+    }
 }
