@@ -3,8 +3,8 @@
 //! The alias `cargo images` (in `.cargo/config.toml`) builds the images that a user can start, without xtask.
 //!
 //! The link of an image optimises all of its crates, which takes most of the time of the build. For tests, images that only
-//! tests start are optimised less, and the applications as Linux processes not at all: no test measures their speed
-//! ([decision 0112](../../docs/decisions/0112-time-of-the-tests.md)).
+//! tests start are optimised less and without link-time optimisation, and the applications as Linux processes not at all: no
+//! test measures their speed ([decision 0120](../../docs/decisions/0120-time-of-a-run-from-nothing.md)).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,6 +35,10 @@ pub fn run(_: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
 /// host tool.
 pub const OPTIMISED_AS_A_WHOLE: &str = "--config=profile.release.lto='fat'";
 
+/// The same profile, and so the same build scripts and procedural macros, for images that only tests start.
+const FOR_TESTS_ALONE: [&str; 2] =
+    ["--config=profile.release.lto='off'", "--config=profile.release.opt-level=1"];
+
 /// Builds the images whose names are `wanted`, optimised, and returns them.
 ///
 /// # Errors
@@ -42,22 +46,15 @@ pub const OPTIMISED_AS_A_WHOLE: &str = "--config=profile.release.lto='fat'";
 pub fn build(workspace: &Workspace, wanted: impl Fn(&str) -> bool) -> Result<Vec<Image>, Error> {
     let mut images = workspace.images();
     images.retain(|image| wanted(&image.name));
-    build_selected(workspace, &images, &[])?;
+    build_selected(workspace, &images, &[OPTIMISED_AS_A_WHOLE])?;
     Ok(images)
 }
 
-fn build_selected(workspace: &Workspace, images: &[Image], arguments: &[String]) -> Result<(), Error> {
+fn build_selected(workspace: &Workspace, images: &[Image], profile: &[&str]) -> Result<(), Error> {
     let mut command = cargo(workspace);
-    command
-        .args(["build", "--quiet", "--release", OPTIMISED_AS_A_WHOLE])
-        .args(arguments)
-        .args(selection(images));
+    command.args(["build", "--quiet", "--release"]).args(profile).args(selection(images));
     if images.is_empty() || succeeds(&mut command)? { Ok(()) } else { Err(Error::ImagesNotBuilt) }
 }
-
-/// The level of optimisation of an image that only tests start. The link optimises all crates at the level of the image's
-/// own.
-const LEVEL_FOR_TESTS: u8 = 1;
 
 /// Returns the folder with all images as the machine tests use them; its folder `hosted` has the applications as Linux
 /// processes. The files are links to those that cargo builds.
@@ -72,11 +69,9 @@ pub fn folder_for_tests(workspace: &Workspace) -> PathBuf {
 pub fn build_for_tests(workspace: &Workspace) -> Result<Vec<Image>, Error> {
     let folder = folder_for_tests(workspace);
     let mut images = workspace.images();
-    let of_tests = images.iter().filter(|image| is_for_tests_alone(image));
-    let levels = of_tests.map(|image| {
-        format!("--config=profile.release.package.{}.opt-level={LEVEL_FOR_TESTS}", image.package)
-    });
-    build_selected(workspace, &images, &levels.collect::<Vec<_>>())?;
+    let (of_tests, others): (Vec<_>, Vec<_>) = images.iter().cloned().partition(is_for_tests_alone);
+    build_selected(workspace, &others, &[OPTIMISED_AS_A_WHOLE])?;
+    build_selected(workspace, &of_tests, &FOR_TESTS_ALONE)?;
     for image in &mut images {
         image.path = link(&image.path, &folder)?;
     }
