@@ -18,10 +18,14 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 use isola_linux_abi::numbers as linux;
+use smallvec::SmallVec;
 use spin::Mutex;
 
 /// The most event polls that contain each other.
 const MOST_NESTED: usize = 5;
+
+/// Ready events that need no memory of the heap.
+const FEW_EVENTS: usize = 8;
 
 /// The options of an entry beside its events.
 const OPTIONS: u32 = linux::EPOLLET | linux::EPOLLONESHOT | linux::EPOLLWAKEUP | linux::EPOLLEXCLUSIVE;
@@ -311,13 +315,13 @@ impl Epoll {
         Ok(())
     }
 
-    /// Takes up to `most` ready events, without waiting.
-    pub fn take(&self, most: usize) -> Vec<EpollEvent> {
+    /// Takes up to `most` ready events, without waiting, and passes them to `take`. Returns their number.
+    pub fn take(&self, most: usize, mut take: impl FnMut(EpollEvent)) -> usize {
         // Each entry that is on the list now is seen once.
         let mut left = self.state.ready.lock().len();
-        let mut events = Vec::with_capacity(left.min(most));
-        let mut again = Vec::with_capacity(left.min(most));
-        while events.len() < most && left > 0 {
+        let mut taken = 0;
+        let mut again = SmallVec::<[Arc<Entry>; FEW_EVENTS]>::new();
+        while taken < most && left > 0 {
             left -= 1;
             let Some(entry) = self.state.ready.lock().pop_front() else { break };
             // A report from here on queues the entry anew.
@@ -329,13 +333,16 @@ impl Epoll {
                 continue;
             }
             let mut interest = entry.interest.lock();
-            events.push(EpollEvent { events: ready.0, data: interest.event.data });
+            let event = EpollEvent { events: ready.0, data: interest.event.data };
+            taken += 1;
             if interest.has(linux::EPOLLONESHOT) {
                 interest.is_disarmed = true;
-            } else if !interest.has(linux::EPOLLET) {
-                drop(interest);
+            }
+            let is_again = !interest.has(linux::EPOLLONESHOT) && !interest.has(linux::EPOLLET);
+            drop(interest);
+            take(event);
+            if is_again {
                 again.push(entry);
-                continue;
             }
         }
         for entry in again {
@@ -343,14 +350,14 @@ impl Epoll {
                 self.state.ready.lock().push_back(entry);
             }
         }
-        events
+        taken
     }
 
     /// Waits for at least one event, and returns up to `most`. The caller adds the timeout.
     pub async fn wait(&self, most: usize) -> Vec<EpollEvent> {
         loop {
-            let events = self.take(most);
-            if !events.is_empty() {
+            let mut events = Vec::new();
+            if self.take(most, |event| events.push(event)) > 0 {
                 return events;
             }
             let ready = || if self.state.ready.lock().is_empty() { Events::NONE } else { Events::IN };

@@ -265,13 +265,11 @@ impl OpenFile {
     }
 
     /// Makes bytes to read, an error or a hang-up wake a waker, until [`Self::end_wait`]. `None` without a wait: for a file
-    /// that cannot be read, a non-blocking one, a socket, one without such events, and if one of them is true already.
+    /// that cannot be read, a non-blocking one, one without such events, and if one of them is true already.
     pub fn begin_read_wait(&self, waker: impl FnOnce() -> Waker) -> Option<WaiterKey> {
         let events = Events::IN | Events::ALWAYS;
         let Body::Object(object) = &self.body else { return None };
-        let waits =
-            self.is_readable() && !self.is_nonblocking() && !object.has_offsets() && !self.is_socket();
-        if !waits {
+        if !self.is_readable() || self.is_nonblocking() || object.has_offsets() {
             return None;
         }
         let key = WaiterKey(object.pollee()?.add_waiter(events, waker()));

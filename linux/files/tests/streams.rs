@@ -272,7 +272,10 @@ fn of(file: &Arc<OpenFile>) -> &Epoll {
 }
 
 fn take(file: &Arc<OpenFile>) -> Vec<(u32, u64)> {
-    of(file).take(10).iter().map(|event| (event.events, event.data)).collect()
+    let mut events = Vec::new();
+    let count = of(file).take(10, |event| events.push((event.events, event.data)));
+    assert_eq!(count, events.len());
+    events
 }
 
 const IN: u32 = linux::EPOLLIN;

@@ -28,7 +28,7 @@ use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::sync::atomic::Ordering;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker};
 use isola_linux_files::{OpenFile, WaiterKey};
 use isola_user_mode::Trap;
 use spin::Mutex;
@@ -41,8 +41,8 @@ const MOST_SWITCHES: u32 = 256;
 pub enum CallWait {
     /// For a wake-up of a futex.
     Futex(FutexWaiter),
-    /// For bytes of an open file.
-    Read {
+    /// For an event of an open file: then the call is attempted again.
+    File {
         /// The file, which the call holds.
         file: Arc<OpenFile>,
         /// The place in the file's list of waiting tasks.
@@ -203,6 +203,17 @@ impl Thread {
         state.wake_task();
     }
 
+    /// Makes the call wait for an event of an open file ([`OpenFile::begin_read_wait`]).
+    pub(crate) fn wait_for(&mut self, file: Arc<OpenFile>) -> AtOnce {
+        match file.begin_read_wait(|| Waker::from(self.state.clone())) {
+            Some(key) => {
+                self.wait = Some(CallWait::File { file, key });
+                AtOnce::Waits
+            }
+            None => AtOnce::Unserved,
+        }
+    }
+
     /// Continues the call in which the thread waits.
     fn after_wait(&mut self) -> AfterWait {
         let served = match self.wait.take() {
@@ -215,9 +226,9 @@ impl Thread {
                 self.wait = Some(wait);
                 AtOnce::Waits
             }
-            Some(CallWait::Read { file, key }) => {
+            Some(CallWait::File { file, key }) => {
                 file.end_wait(key);
-                calls::read_again_at_once(self, file)
+                calls::continue_at_once(self, file)
             }
         };
         match served {
@@ -238,7 +249,7 @@ impl Thread {
                 self.registers().rax = 0;
                 return Resumption::Continue;
             }
-            Some(CallWait::Read { file, key }) => file.end_wait(key),
+            Some(CallWait::File { file, key }) => file.end_wait(key),
             Some(CallWait::Futex(_)) | None => {}
         }
         Resumption::Interrupted

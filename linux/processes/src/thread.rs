@@ -224,7 +224,7 @@ impl Thread {
                         Resumption::Continue => continue,
                         Resumption::Interrupted => {
                             let number = self.registers().rax;
-                            self.end_call(number, Err(Errno::ERESTARTSYS));
+                            self.end_call(number, Err(calls::interruption(number)));
                             continue;
                         }
                         // The thread has waited for its turn already.

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{CODE, Cell, DATA, Steps};
+use isola_linux_abi::net::{AF_UNIX, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_STREAM, SOL_SOCKET};
 use isola_linux_abi::numbers as linux;
 use isola_linux_processes::ExitStatus;
 use isola_linux_processes::signals::Signal;
@@ -14,6 +15,7 @@ const TURN: u64 = DATA + 0x100;
 const FLAG: u64 = DATA + 0x200;
 const PIPES: u64 = DATA + 0x300;
 const BYTE: u64 = DATA + 0x400;
+const EVENT: u64 = DATA + 0x600;
 /// Where the programs of the threads are that a program creates.
 const SECOND: u64 = CODE + 0x20_0000;
 const THIRD: u64 = CODE + 0x40_0000;
@@ -167,9 +169,87 @@ fn under_a_policy_other_accounts_wait_for_the_scheduler() {
     assert!(polls < 20, "{polls} polls of one account");
 }
 
-/// A program that gets SIGUSR1 while `wait` waits, which returns EINTR, after the handler, or continues.
-fn signalled(wait: impl Fn(Program) -> Program) {
-    let action: Vec<u8> = [THIRD, u64::from(linux::SA_RESTORER), THIRD + 2 * STEP_SIZE, 0]
+/// Makes a pair of sockets, 3 and 4, and an event poll, 5, that observes the second one.
+fn sockets(program: Program) -> Program {
+    program
+        .syscall(linux::__NR_socketpair, &[AF_UNIX.into(), SOCK_STREAM.into(), 0, PIPES])
+        .returns(0)
+        .syscall(linux::__NR_epoll_create1, &[0])
+        .returns(5)
+        .store(EVENT, &[1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0])
+        .syscall(linux::__NR_epoll_ctl, &[5, linux::EPOLL_CTL_ADD.into(), 4, EVENT])
+        .returns(0)
+}
+
+#[test]
+fn waits_for_sockets_and_events_switch() {
+    const ROUNDS: u32 = 100;
+    let cell = Cell::new();
+    let send = |program: Program, end: u64| {
+        let flags = u64::from(MSG_DONTWAIT);
+        program.syscall(linux::__NR_sendto, &[end, BYTE, 1, flags, 0, 0]).returns(1)
+    };
+    // With a buffer that is longer than its page.
+    let receive =
+        |program: Program| program.syscall(linux::__NR_recvfrom, &[3, BYTE, 8192, 0, 0, 0]).returns(1);
+    let start = sockets(Program::new().stays().store(BYTE, b"x"));
+    let parent = (0..ROUNDS).fold(start.syscall(linux::__NR_fork, &[]).if_zero(SECOND, 0), |program, _| {
+        receive(send(program, 3))
+    });
+    let parent = parent
+        .syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0])
+        .returns(2)
+        .exits(0);
+    let child = (0..ROUNDS).fold(Program::new(), |program, round| {
+        let wait = if round % 2 == 0 { linux::__NR_epoll_wait } else { linux::__NR_epoll_pwait };
+        let program = program
+            .store(EVENT, &[0; 12])
+            .syscall(wait, &[5, EVENT, 4, u64::MAX, 0])
+            .returns(1)
+            .expect(EVENT, &[1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+        send(program.syscall(linux::__NR_read, &[4, BYTE, 16]).returns(1), 4)
+    });
+    run(&cell, parent, child.exits(0));
+    let polls = cell.environment.polls.load(Ordering::Relaxed);
+    assert!(polls < 40, "{polls} polls for 200 turns");
+}
+
+#[test]
+fn waits_with_a_limit_of_time_end() {
+    let cell = Cell::new();
+    // struct timeval, of 20 ms.
+    let limit: Vec<u8> = [0_u64, 20_000].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let option = [4, SOL_SOCKET.into(), SO_RCVTIMEO.into(), DATA + 0x700, 16];
+    let program = sockets(Program::new())
+        .syscall(linux::__NR_epoll_wait, &[5, EVENT, 4, 20])
+        .returns(0)
+        .store(DATA + 0x700, &limit)
+        .syscall(linux::__NR_setsockopt, &option)
+        .returns(0)
+        .syscall(linux::__NR_read, &[4, BYTE, 1])
+        .returns(-11)
+        .exits(0);
+    cell.install("/program", program);
+    assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
+fn the_end_of_a_stream_ends_a_wait() {
+    let cell = Cell::new();
+    let parent = sockets(Program::new().stays())
+        .syscall(linux::__NR_fork, &[])
+        .if_zero(SECOND, 0)
+        .syscall(linux::__NR_close, &[4])
+        .returns(0)
+        .syscall(linux::__NR_read, &[3, BYTE, 1])
+        .returns(0)
+        .exits(0);
+    run(&cell, parent, Program::new().exits(0));
+}
+
+/// A program that gets SIGUSR1, whose action has `flags`, while `wait` waits, which returns EINTR after the handler.
+fn signalled(flags: u32, wait: impl Fn(Program) -> Program) {
+    let action: Vec<u8> = [THIRD, u64::from(linux::SA_RESTORER | flags), THIRD + 2 * STEP_SIZE, 0]
         .iter()
         .flat_map(|word| word.to_le_bytes())
         .collect();
@@ -202,8 +282,17 @@ fn signalled(wait: impl Fn(Program) -> Program) {
 
 #[test]
 fn a_signal_ends_the_wait_of_a_parked_thread() {
-    signalled(|program| program.waits(0));
-    signalled(|program| program.syscall(linux::__NR_read, &[3, BYTE, 1]));
+    signalled(0, |program| program.waits(0));
+    signalled(0, |program| program.syscall(linux::__NR_read, &[3, BYTE, 1]));
+    let with_pair = |program: Program| {
+        program.syscall(linux::__NR_socketpair, &[AF_UNIX.into(), SOCK_STREAM.into(), 0, PIPES]).returns(0)
+    };
+    signalled(0, |program| with_pair(program).syscall(linux::__NR_read, &[5, BYTE, 1]));
+    // As on Linux, never restarted.
+    signalled(linux::SA_RESTART, |program| {
+        let program = program.syscall(linux::__NR_epoll_create1, &[0]).returns(5);
+        program.syscall(linux::__NR_epoll_wait, &[5, EVENT, 1, u64::MAX])
+    });
 }
 
 #[test]

@@ -27,7 +27,6 @@ mod words;
 
 pub(crate) use files::install;
 pub(crate) use files::pipe_wait as splice_wait;
-pub use files::read_again_at_once;
 pub use information::{RELEASE, VERSION};
 pub(crate) use time::SECOND;
 pub use time::process_time;
@@ -36,12 +35,16 @@ pub(crate) use words::{half_at, word_at};
 use crate::Errno;
 use crate::rseq::rseq_at_once;
 use crate::thread::Thread;
+use crate::tracing::registers::Arguments;
 use alloc::format;
 use alloc::string::ToString;
+use alloc::sync::Arc;
 use core::future::Future;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use isola_linux_abi::numbers;
+use isola_linux_files::OpenFile;
+use isola_linux_sockets::Waiting;
 use isola_user_mode::TrapAnswer;
 use words::Word;
 
@@ -486,6 +489,30 @@ calls! {
     __NR_fchmodat2(directory, path, mode, flags) => files::fchmodat2 [wait];
 }
 
+const WAIT_FOR_EVENTS: u64 = numbers::__NR_epoll_wait as u64;
+const WAIT_FOR_EVENTS_MASKED: u64 = numbers::__NR_epoll_pwait as u64;
+
+/// Continues the call of a parked thread, which has waited for an event of `file`.
+pub fn continue_at_once(thread: &mut Thread, file: Arc<OpenFile>) -> AtOnce {
+    let registers = &*thread.registers();
+    let (number, Arguments(words)) = (registers.rax, Arguments::from(registers));
+    match number {
+        WAIT_FOR_EVENTS | WAIT_FOR_EVENTS_MASKED => files::events_at_once(thread, file, words),
+        _ if file.is_socket() => {
+            sockets::receive_at_once(thread, file, words[1], words[2], Waiting::Permitted)
+        }
+        _ => files::read_file_at_once(thread, file, words[1], words[2]),
+    }
+}
+
+/// Returns the error of the call of a parked thread that a signal interrupts.
+pub fn interruption(number: u64) -> Errno {
+    match number {
+        WAIT_FOR_EVENTS | WAIT_FOR_EVENTS_MASKED => Errno::EINTR,
+        _ => Errno::ERESTARTSYS,
+    }
+}
+
 /// Serves a call while the program of the thread runs, if it does not have to wait. The registers of the thread are not
 /// accessible.
 #[inline]
@@ -505,7 +532,6 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
     const SEND: u64 = numbers::__NR_sendto as u64;
     const SEND_MESSAGE: u64 = numbers::__NR_sendmsg as u64;
     const WRITE_VECTOR: u64 = numbers::__NR_writev as u64;
-    const WAIT_FOR_EVENTS: u64 = numbers::__NR_epoll_wait as u64;
     // Calls that can wait, where they do not have to, or where the thread can be parked.
     let result = match number {
         READ => return files::read_at_once(thread, words).answer(number),
@@ -522,7 +548,11 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
         WRITE_VECTOR => files::writev_at_once(thread, words),
         READ_AT => files::pread_at_once(thread, words),
         RESTARTABLE_SEQUENCES => rseq_at_once(thread, words).map(Ok),
-        WAIT_FOR_EVENTS => files::epoll_wait_at_once(thread, words),
+        WAIT_FOR_EVENTS => return files::epoll_wait_at_once(thread, words).answer(number),
+        // Without a mask.
+        WAIT_FOR_EVENTS_MASKED if words[4] == 0 => {
+            return files::epoll_wait_at_once(thread, words).answer(number);
+        }
         ADVISE => return memory::madvise_at_once(thread, words),
         _ => dispatch_at_once(thread, number, words),
     };

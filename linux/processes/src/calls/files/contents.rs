@@ -5,13 +5,10 @@ use crate::Errno;
 use crate::asynchronous::once;
 use crate::calls::sockets::{read_socket, receive_at_once, send_at_once, waiting, write_socket};
 use crate::calls::{AtOnce, CallResult, tried};
-use crate::direct_switch::CallWait;
 use crate::job_control::check_write;
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
 use alloc::sync::Arc;
-use core::task::Waker;
-use isola_abi::user_context::UserRegisters;
 use isola_linux_abi::numbers::{
     O_APPEND, POSIX_FADV_NOREUSE, POSIX_FADV_WILLNEED, RLIMIT_FSIZE, RWF_APPEND, RWF_DSYNC, RWF_HIPRI,
     RWF_NOWAIT, RWF_SYNC, SEEK_CUR, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE,
@@ -192,7 +189,8 @@ pub async fn write(thread: &mut Thread, descriptor: i32, address: u64, len: u64)
 pub fn read_at_once(thread: &mut Thread, [descriptor, address, len, ..]: [u64; 6]) -> AtOnce {
     let Ok(file) = thread.files.get(descriptor as i32) else { return AtOnce::Unserved };
     if file.is_socket() {
-        return receive_at_once(thread, &file, address, len, waiting(&file));
+        let waiting = waiting(&file);
+        return receive_at_once(thread, file, address, len, waiting);
     }
     if is_small_file_read(&file, len) {
         let read = tried(|| read(thread, descriptor as i32, address, len));
@@ -219,25 +217,14 @@ fn is_small_file_read(file: &OpenFile, len: u64) -> bool {
     len <= MOST_READ_AT_ONCE && file.object().is_none() && file.kind() == InodeKind::File
 }
 
-/// Continues the read of a parked thread.
-pub fn read_again_at_once(thread: &mut Thread, file: Arc<OpenFile>) -> AtOnce {
-    let UserRegisters { rsi: address, rdx: len, .. } = *thread.registers();
-    read_file_at_once(thread, file, address, len)
-}
-
-fn read_file_at_once(thread: &mut Thread, file: Arc<OpenFile>, address: u64, len: u64) -> AtOnce {
+/// As [`read_at_once`], of an object that is open and no socket.
+pub fn read_file_at_once(thread: &mut Thread, file: Arc<OpenFile>, address: u64, len: u64) -> AtOnce {
     let buffer = || thread.memory.try_buffer(address, len as usize, Access::Write);
     if let Some(result) = file.read_at_once(buffer) {
         thread.process.control.files.count_read(result.map_or(0, |count| count as u64));
         return AtOnce::Served(result.map(|count| count as u64));
     }
-    match file.begin_read_wait(|| Waker::from(thread.state.clone())) {
-        Some(key) => {
-            thread.wait = Some(CallWait::Read { file, key });
-            AtOnce::Waits
-        }
-        None => AtOnce::Unserved,
-    }
+    thread.wait_for(file)
 }
 
 /// Serves a write to an object that is ready, from one page that is mapped; `None` for other writes.

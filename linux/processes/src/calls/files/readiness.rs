@@ -4,14 +4,15 @@ use super::descriptors::install;
 use crate::Errno;
 use crate::calls::signals::{replace_mask, restore_mask};
 use crate::calls::time::read_timespec;
-use crate::calls::{CallResult, PAGE};
+use crate::calls::{AtOnce, CallResult, PAGE};
 use crate::signals::SignalSet;
 use crate::thread::{Interrupted, Restart, Thread};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use isola_linux_abi::numbers::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI,
 };
-use isola_linux_files::{Epoll, EpollEvent, Events, PollEntry, poll_files, ready_files};
+use isola_linux_files::{Epoll, EpollEvent, Events, OpenFile, PollEntry, poll_files, ready_files};
 use isola_user_mode::Access;
 
 /// The most entries of `poll`, beside the limit of descriptors.
@@ -276,8 +277,8 @@ async fn epoll_wait_until(
     let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno::EINVAL)?.min(MOST_EVENTS);
     let file = thread.files.get(epoll)?;
     let epoll = file.object_as::<Epoll>().ok_or(Errno::EINVAL)?;
-    let mut found = epoll.take(most);
-    if found.is_empty() && until_ns != Some(0) {
+    let mut found = Vec::new();
+    if epoll.take(most, |event| found.push(event)) == 0 && until_ns != Some(0) {
         let waited = thread.interruptible_until(until_ns, epoll.wait(most)).await;
         found = waited.map_err(|_| Errno::EINTR)?.unwrap_or_default();
     }
@@ -287,28 +288,32 @@ async fn epoll_wait_until(
     Ok(found.len() as u64)
 }
 
-/// Returns the events that an event poll has, to one page that is mapped, or none if the call does not wait. `None` for other
-/// calls.
-pub fn epoll_wait_at_once(thread: &Thread, words: [u64; 6]) -> Option<CallResult> {
-    let [epoll, events, most, timeout_ms, ..] = words;
-    let most = usize::try_from(most as i32).ok()?;
+/// Returns the events that an event poll has, to one page that is mapped, or none if the call does not wait. Waits for events
+/// if the call has no limit of time. Other calls are not served.
+pub fn epoll_wait_at_once(thread: &mut Thread, words: [u64; 6]) -> AtOnce {
+    match thread.files.get(words[0] as i32) {
+        Ok(file) => events_at_once(thread, file, words),
+        Err(_) => AtOnce::Unserved,
+    }
+}
+
+/// As [`epoll_wait_at_once`], of an event poll that is open.
+pub fn events_at_once(thread: &mut Thread, file: Arc<OpenFile>, words: [u64; 6]) -> AtOnce {
+    let [_, events, most, timeout_ms, ..] = words;
     let room = (PAGE - events % PAGE) as usize / EpollEvent::LEN;
-    let most = most.min(room);
-    if most == 0 {
-        return None;
-    }
-    let file = thread.files.get(epoll as i32).ok()?;
-    let epoll = file.object_as::<Epoll>()?;
+    let most = usize::try_from(most as i32).map_or(0, |most| most.min(room));
+    let Some(epoll) = file.object_as::<Epoll>().filter(|_| most > 0) else { return AtOnce::Unserved };
     // First: events that were taken are gone.
-    let mut buffer = thread.memory.try_buffer(events, most * EpollEvent::LEN, Access::Write)?;
-    let found = epoll.take(most);
-    if found.is_empty() && timeout_ms as i32 != 0 {
-        return None;
+    let buffer = thread.memory.try_buffer(events, most * EpollEvent::LEN, Access::Write);
+    let Some(mut buffer) = buffer else { return AtOnce::Unserved };
+    let count = epoll.take(most, |event| _ = buffer.write(&event.bytes()));
+    drop(buffer);
+    match timeout_ms as i32 {
+        _ if count > 0 => AtOnce::Served(Ok(count as u64)),
+        0 => AtOnce::Served(Ok(0)),
+        ..0 => thread.wait_for(file),
+        _ => AtOnce::Unserved,
     }
-    for event in &found {
-        buffer.write(&event.bytes());
-    }
-    Some(Ok(found.len() as u64))
 }
 
 pub async fn epoll_wait(

@@ -4,7 +4,7 @@ use super::control::{self, ReceivedControl};
 use super::{OpenSocket, read_address, socket_caller, waiting, write_address};
 use crate::Errno;
 use crate::calls::time::{read_timespec, timespec};
-use crate::calls::{AtOnce, CallResult};
+use crate::calls::{AtOnce, CallResult, PAGE};
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
 use alloc::sync::Arc;
@@ -133,21 +133,37 @@ fn received_len(socket: &SocketFile, count: u64, flags: MessageFlags, message: &
     if flags.has(MessageFlags::TRUNC) && !is_stream { message.len as u64 } else { count }
 }
 
-/// Receives the bytes that a stream has, into one page that is mapped. Other calls are not served.
-pub fn receive_at_once(thread: &Thread, file: &OpenFile, address: u64, len: u64, waiting: Waiting) -> AtOnce {
-    let most =
-        file.object_as::<SocketFile>().and_then(|socket| Some((socket, socket.most_received(waiting)?)));
-    let Some((socket, most)) = most else { return AtOnce::Unserved };
-    let len = len.min(most as u64) as usize;
+/// Receives the bytes that a stream has, into one page that is mapped, or waits for bytes if that has no limit of time. Other
+/// calls are not served.
+pub fn receive_at_once(
+    thread: &mut Thread,
+    file: Arc<OpenFile>,
+    address: u64,
+    len: u64,
+    waiting: Waiting,
+) -> AtOnce {
+    let Some(socket) = file.object_as::<SocketFile>() else { return AtOnce::Unserved };
+    let most = match socket.most_received(waiting) {
+        Some(most) => most as u64,
+        None if socket.socket().facts().kind == SocketKind::Stream => PAGE - address % PAGE,
+        None => return AtOnce::Unserved,
+    };
+    let len = len.min(most) as usize;
     if len == 0 {
         return AtOnce::Unserved;
     }
     let Some(mut buffer) = thread.memory.try_buffer(address, len, Access::Write) else {
         return AtOnce::Unserved;
     };
-    match socket.socket().receive(&mut buffer, MessageFlags::NONE, &mut ReceivedMessage::default()) {
-        // Another thread has received them.
-        Err(Errno::EAGAIN) if waiting == Waiting::Permitted => AtOnce::Unserved,
+    let socket = socket.socket();
+    match socket.receive(&mut buffer, MessageFlags::NONE, &mut ReceivedMessage::default()) {
+        Err(Errno::EAGAIN) if waiting == Waiting::Permitted => match socket.settings().receive_limit_ns() {
+            None => {
+                drop(buffer);
+                thread.wait_for(file)
+            }
+            Some(_) => AtOnce::Unserved,
+        },
         result => AtOnce::Served(result.map(|count| count as u64)),
     }
 }
@@ -176,10 +192,10 @@ pub fn send_at_once(
 }
 
 /// `recvfrom` without an address, as [`receive_at_once`].
-pub fn recvfrom_at_once(thread: &Thread, words: [u64; 6]) -> AtOnce {
+pub fn recvfrom_at_once(thread: &mut Thread, words: [u64; 6]) -> AtOnce {
     let [descriptor, buffer, len, flags, address, _] = words;
     match open_at_once(thread, descriptor, flags, address) {
-        Some((file, waiting)) => receive_at_once(thread, &file, buffer, len, waiting),
+        Some((file, waiting)) => receive_at_once(thread, file, buffer, len, waiting),
         None => AtOnce::Unserved,
     }
 }
