@@ -138,6 +138,7 @@ pub async fn clone_thread(thread: &mut Thread, request: CloneRequest) -> Result<
         exit_code: None,
         counted_cycles: 0,
         wait: None,
+        until_ns: None,
         returned: None,
         spare_waiter: None,
         unsettled: None,

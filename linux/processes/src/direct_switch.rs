@@ -30,6 +30,7 @@ use core::pin::Pin;
 use core::sync::atomic::Ordering;
 use core::task::{Context, Poll, Waker};
 use isola_linux_files::{OpenFile, WaiterKey};
+use isola_linux_memory::BoxFuture;
 use isola_user_mode::Trap;
 use spin::Mutex;
 
@@ -47,6 +48,8 @@ pub enum CallWait {
         file: Arc<OpenFile>,
         /// The place in the file's list of waiting tasks.
         key: WaiterKey,
+        /// The time of the monotonic clock at which the call returns 0.
+        until_ns: Option<u64>,
     },
 }
 
@@ -191,6 +194,22 @@ impl Thread {
         *state.parked.lock() = Some(self);
     }
 
+    /// The limit of the present wait. The thread's own task sets the timer: a wake-up has queued the task before another one
+    /// runs its program.
+    fn wait_limit(&self) -> Option<u64> {
+        match self.wait {
+            Some(CallWait::File { until_ns, .. }) => until_ns,
+            _ => None,
+        }
+    }
+
+    /// Ends a wait at its limit of time.
+    fn expire(&mut self) -> Resumption {
+        self.cancel_wait();
+        self.registers().rax = 0;
+        Resumption::Continue
+    }
+
     /// Leaves the thread to its own task, which serves a trap of its program.
     fn give_back(mut self: Box<Self>, trap: Trap) {
         let state = self.state.clone();
@@ -203,11 +222,11 @@ impl Thread {
         state.wake_task();
     }
 
-    /// Makes the call wait for an event of an open file ([`OpenFile::begin_read_wait`]).
-    pub(crate) fn wait_for(&mut self, file: Arc<OpenFile>) -> AtOnce {
+    /// Makes the call wait for an event of an open file ([`OpenFile::begin_read_wait`]), perhaps with a limit of time.
+    pub(crate) fn wait_for(&mut self, file: Arc<OpenFile>, until_ns: Option<u64>) -> AtOnce {
         match file.begin_read_wait(|| Waker::from(self.state.clone())) {
             Some(key) => {
-                self.wait = Some(CallWait::File { file, key });
+                self.wait = Some(CallWait::File { file, key, until_ns });
                 AtOnce::Waits
             }
             None => AtOnce::Unserved,
@@ -226,9 +245,10 @@ impl Thread {
                 self.wait = Some(wait);
                 AtOnce::Waits
             }
-            Some(CallWait::File { file, key }) => {
+            Some(CallWait::File { file, key, until_ns }) => {
                 file.end_wait(key);
-                calls::continue_at_once(self, file)
+                self.until_ns = until_ns;
+                calls::continue_at_once(self, file, until_ns)
             }
         };
         match served {
@@ -249,7 +269,7 @@ impl Thread {
                 self.registers().rax = 0;
                 return Resumption::Continue;
             }
-            Some(CallWait::File { file, key }) => file.end_wait(key),
+            Some(CallWait::File { file, key, .. }) => file.end_wait(key),
             Some(CallWait::Futex(_)) | None => {}
         }
         Resumption::Interrupted
@@ -271,7 +291,7 @@ impl Thread {
 /// Waits until the parked thread of the calling task has something to do, and returns it. A wake-up before the first poll has
 /// queued the task again.
 pub fn resumed(state: &Arc<ThreadState>) -> Resumed<'_> {
-    Resumed { state, was_polled: false }
+    Resumed { state, was_polled: false, timer: None }
 }
 
 /// The future of [`resumed`].
@@ -279,25 +299,42 @@ pub fn resumed(state: &Arc<ThreadState>) -> Resumed<'_> {
 pub struct Resumed<'a> {
     state: &'a Arc<ThreadState>,
     was_polled: bool,
+    /// The timer of the present wait, and its time.
+    timer: Option<(u64, BoxFuture<'static, ()>)>,
+}
+
+impl Resumed<'_> {
+    /// Returns whether a wait of the thread is at its limit of time. Otherwise the task is woken then.
+    fn has_expired(&mut self, thread: &Thread, context: &mut Context<'_>) -> bool {
+        let Some(until_ns) = thread.wait_limit() else {
+            self.timer = None;
+            return false;
+        };
+        if self.timer.as_ref().is_none_or(|(set_ns, _)| *set_ns != until_ns) {
+            self.timer = Some((until_ns, thread.system.environment.sleep_until(until_ns)));
+        }
+        self.timer.as_mut().is_some_and(|(_, timer)| timer.as_mut().poll(context).is_ready())
+    }
 }
 
 impl Future for Resumed<'_> {
     type Output = (Box<Thread>, Resumption);
 
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        // The run that has parked the thread saw no reason to continue.
-        if !core::mem::replace(&mut self.was_polled, true) {
-            return Poll::Pending;
-        }
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let is_first = !core::mem::replace(&mut self.was_polled, true);
         let taken = self.state.parked.lock().take();
         let Some(mut thread) = taken else { return Poll::Pending };
-        match thread.resumption() {
-            Some(resumption) => Poll::Ready((thread, resumption)),
-            None => {
-                thread.park();
-                Poll::Pending
-            }
+        // The run that has parked the thread saw no reason to continue.
+        let resumption = if is_first { None } else { thread.resumption() };
+        if let Some(resumption) = resumption {
+            return Poll::Ready((thread, resumption));
         }
+        if self.has_expired(&thread, context) {
+            let resumption = thread.expire();
+            return Poll::Ready((thread, resumption));
+        }
+        thread.park();
+        Poll::Pending
     }
 }
 

@@ -143,6 +143,7 @@ async fn start_process(
         exit_code: None,
         counted_cycles: 0,
         wait: None,
+        until_ns: None,
         returned: None,
         spare_waiter: None,
         unsettled: None,

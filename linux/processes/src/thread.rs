@@ -74,6 +74,8 @@ pub struct Thread {
     pub counted_cycles: u64,
     /// The wait of a call that was served at once.
     pub wait: Option<CallWait>,
+    /// The limit of time of a wait that continues.
+    pub until_ns: Option<u64>,
     /// The trap with which another task has given the thread back.
     pub returned: Option<Trap>,
     /// A former waiter, for the next wait.
@@ -273,6 +275,7 @@ impl Thread {
 
     /// Runs the program until a trap that is not served at once.
     pub(crate) fn run_program(&mut self) -> Trap {
+        self.until_ns = None;
         if self.system.traces || self.state.tracing.is_traced() {
             return self.user.run();
         }

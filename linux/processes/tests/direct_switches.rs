@@ -181,8 +181,9 @@ fn sockets(program: Program) -> Program {
         .returns(0)
 }
 
-#[test]
-fn waits_for_sockets_and_events_switch() {
+/// Runs a parent and a child that pass a byte 100 times, the child with waits for events that have a limit of time. Returns the
+/// polls.
+fn passes_by_events(timeout_ms: u64) -> u64 {
     const ROUNDS: u32 = 100;
     let cell = Cell::new();
     let send = |program: Program, end: u64| {
@@ -196,22 +197,53 @@ fn waits_for_sockets_and_events_switch() {
     let parent = (0..ROUNDS).fold(start.syscall(linux::__NR_fork, &[]).if_zero(SECOND, 0), |program, _| {
         receive(send(program, 3))
     });
-    let parent = parent
-        .syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0])
-        .returns(2)
-        .exits(0);
+    let parent = parent.syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0]).returns(2).exits(0);
     let child = (0..ROUNDS).fold(Program::new(), |program, round| {
         let wait = if round % 2 == 0 { linux::__NR_epoll_wait } else { linux::__NR_epoll_pwait };
         let program = program
             .store(EVENT, &[0; 12])
-            .syscall(wait, &[5, EVENT, 4, u64::MAX, 0])
+            .syscall(wait, &[5, EVENT, 4, timeout_ms, 0])
             .returns(1)
             .expect(EVENT, &[1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
         send(program.syscall(linux::__NR_read, &[4, BYTE, 16]).returns(1), 4)
     });
     run(&cell, parent, child.exits(0));
-    let polls = cell.environment.polls.load(Ordering::Relaxed);
+    cell.environment.polls.load(Ordering::Relaxed)
+}
+
+#[test]
+fn waits_for_sockets_and_events_switch() {
+    let polls = passes_by_events(u64::MAX);
     assert!(polls < 40, "{polls} polls for 200 turns");
+    // The child's own task sets the timer of each wait.
+    let polls = passes_by_events(1000);
+    assert!(polls < 150, "{polls} polls for 200 turns with a limit");
+}
+
+#[test]
+fn a_limit_of_time_ends_a_wait_that_began_in_another_thread_s_run() {
+    let cell = Cell::new();
+    let parent = sockets(Program::new().stays().store(BYTE, b"x"))
+        .syscall(linux::__NR_fork, &[])
+        .if_zero(SECOND, 0)
+        .syscall(linux::__NR_sendto, &[3, BYTE, 1, MSG_DONTWAIT.into(), 0, 0])
+        .returns(1)
+        .syscall(linux::__NR_read, &[3, BYTE, 1])
+        .returns(1)
+        .syscall(linux::__NR_epoll_wait, &[5, EVENT, 4, 30])
+        .returns(0)
+        .exits(0);
+    let child = Program::new()
+        .syscall(linux::__NR_epoll_wait, &[5, EVENT, 4, 60_000])
+        .returns(1)
+        .syscall(linux::__NR_read, &[4, BYTE, 16])
+        .returns(1)
+        .syscall(linux::__NR_epoll_wait, &[5, EVENT, 4, 20])
+        .returns(0)
+        .syscall(linux::__NR_sendto, &[4, BYTE, 1, MSG_DONTWAIT.into(), 0, 0])
+        .returns(1)
+        .exits(0);
+    run(&cell, parent, child);
 }
 
 #[test]

@@ -492,12 +492,12 @@ calls! {
 const WAIT_FOR_EVENTS: u64 = numbers::__NR_epoll_wait as u64;
 const WAIT_FOR_EVENTS_MASKED: u64 = numbers::__NR_epoll_pwait as u64;
 
-/// Continues the call of a parked thread, which has waited for an event of `file`.
-pub fn continue_at_once(thread: &mut Thread, file: Arc<OpenFile>) -> AtOnce {
+/// Continues the call of a parked thread, which has waited for an event of `file`, perhaps with a limit of time.
+pub fn continue_at_once(thread: &mut Thread, file: Arc<OpenFile>, until_ns: Option<u64>) -> AtOnce {
     let registers = &*thread.registers();
     let (number, Arguments(words)) = (registers.rax, Arguments::from(registers));
     match number {
-        WAIT_FOR_EVENTS | WAIT_FOR_EVENTS_MASKED => files::events_at_once(thread, file, words),
+        WAIT_FOR_EVENTS | WAIT_FOR_EVENTS_MASKED => files::events_at_once(thread, file, words, until_ns),
         _ if file.is_socket() => {
             sockets::receive_at_once(thread, file, words[1], words[2], Waiting::Permitted)
         }

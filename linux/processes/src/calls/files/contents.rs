@@ -224,7 +224,7 @@ pub fn read_file_at_once(thread: &mut Thread, file: Arc<OpenFile>, address: u64,
         thread.process.control.files.count_read(result.map_or(0, |count| count as u64));
         return AtOnce::Served(result.map(|count| count as u64));
     }
-    thread.wait_for(file)
+    thread.wait_for(file, None)
 }
 
 /// Serves a write to an object that is ready, from one page that is mapped; `None` for other writes.

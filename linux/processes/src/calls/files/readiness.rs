@@ -288,17 +288,22 @@ async fn epoll_wait_until(
     Ok(found.len() as u64)
 }
 
-/// Returns the events that an event poll has, to one page that is mapped, or none if the call does not wait. Waits for events
-/// if the call has no limit of time. Other calls are not served.
+/// Returns the events that an event poll has, to one page that is mapped, or none if the call does not wait; otherwise waits
+/// for events. Other calls are not served.
 pub fn epoll_wait_at_once(thread: &mut Thread, words: [u64; 6]) -> AtOnce {
     match thread.files.get(words[0] as i32) {
-        Ok(file) => events_at_once(thread, file, words),
+        Ok(file) => events_at_once(thread, file, words, None),
         Err(_) => AtOnce::Unserved,
     }
 }
 
-/// As [`epoll_wait_at_once`], of an event poll that is open.
-pub fn events_at_once(thread: &mut Thread, file: Arc<OpenFile>, words: [u64; 6]) -> AtOnce {
+/// As [`epoll_wait_at_once`], of an event poll that is open. A wait that continues has its limit of time.
+pub fn events_at_once(
+    thread: &mut Thread,
+    file: Arc<OpenFile>,
+    words: [u64; 6],
+    until_ns: Option<u64>,
+) -> AtOnce {
     let [_, events, most, timeout_ms, ..] = words;
     let room = (PAGE - events % PAGE) as usize / EpollEvent::LEN;
     let most = usize::try_from(most as i32).map_or(0, |most| most.min(room));
@@ -308,11 +313,12 @@ pub fn events_at_once(thread: &mut Thread, file: Arc<OpenFile>, words: [u64; 6])
     let Some(mut buffer) = buffer else { return AtOnce::Unserved };
     let count = epoll.take(most, |event| _ = buffer.write(&event.bytes()));
     drop(buffer);
-    match timeout_ms as i32 {
-        _ if count > 0 => AtOnce::Served(Ok(count as u64)),
-        0 => AtOnce::Served(Ok(0)),
-        ..0 => thread.wait_for(file),
-        _ => AtOnce::Unserved,
+    if count > 0 {
+        return AtOnce::Served(Ok(count as u64));
+    }
+    match until_ns.or_else(|| until(thread, (timeout_ms as i32).into())) {
+        Some(0) => AtOnce::Served(Ok(0)),
+        until_ns => thread.wait_for(file, until_ns),
     }
 }
 
@@ -323,7 +329,8 @@ pub async fn epoll_wait(
     most: i32,
     timeout_ms: i32,
 ) -> CallResult {
-    let until_ns = until(thread, timeout_ms.into());
+    // The limit of a wait that was not served at once to its end.
+    let until_ns = thread.until_ns.take().or_else(|| until(thread, timeout_ms.into()));
     epoll_wait_until(thread, epoll, events, most, until_ns).await
 }
 
@@ -335,7 +342,7 @@ pub async fn epoll_pwait(
     timeout_ms: i32,
     mask: u64,
 ) -> CallResult {
-    let until_ns = until(thread, timeout_ms.into());
+    let until_ns = thread.until_ns.take().or_else(|| until(thread, timeout_ms.into()));
     set_mask(thread, mask, 8).await?;
     let result = epoll_wait_until(thread, epoll, events, most, until_ns).await;
     end_epoll_masked(thread, result)

@@ -160,7 +160,7 @@ pub fn receive_at_once(
         Err(Errno::EAGAIN) if waiting == Waiting::Permitted => match socket.settings().receive_limit_ns() {
             None => {
                 drop(buffer);
-                thread.wait_for(file)
+                thread.wait_for(file, None)
             }
             Some(_) => AtOnce::Unserved,
         },
