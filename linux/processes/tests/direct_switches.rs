@@ -279,6 +279,43 @@ fn the_end_of_a_stream_ends_a_wait() {
     run(&cell, parent, Program::new().exits(0));
 }
 
+#[test]
+fn a_wait_that_its_task_continues_keeps_its_limit_of_time() {
+    const EVENTS: u64 = DATA + 0x8000;
+    let time =
+        |ms: u64| [0, ms * 1_000_000].iter().flat_map(|word: &u64| word.to_le_bytes()).collect::<Vec<_>>();
+    let sleep = |program: Program| program.syscall(linux::__NR_nanosleep, &[DATA + 0x700, 0]).returns(0);
+    let cell = Cell::new();
+    let first = sockets(Program::new().stays())
+        .store(DATA + 0x700, &time(30))
+        .store(EVENTS, &[0; 12])
+        .syscall(
+            linux::__NR_clone,
+            &[
+                u64::from(linux::CLONE_VM | linux::CLONE_SIGHAND | linux::CLONE_THREAD | linux::CLONE_FILES),
+                DATA + 0xf000,
+                0,
+                0,
+                0,
+            ],
+        )
+        .if_zero(SECOND, 0)
+        .syscall(linux::__NR_epoll_wait, &[5, EVENTS, 4, 40])
+        .returns(0)
+        .expect(FLAG, &[1])
+        .exits(0);
+    // After 30 ms an event comes and goes, and the page of the buffer has gone. After 60 ms the wait is over.
+    let second = sleep(Program::new())
+        .store(FLAG, &[1])
+        .syscall(linux::__NR_madvise, &[EVENTS, 4096, u64::from(linux::MADV_DONTNEED)])
+        .returns(0)
+        .syscall(linux::__NR_sendto, &[3, BYTE, 1, MSG_DONTWAIT.into(), 0, 0])
+        .returns(1)
+        .syscall(linux::__NR_read, &[4, BYTE, 1])
+        .returns(1);
+    run(&cell, first, sleep(second).store(FLAG, &[2]).ends());
+}
+
 /// A program that gets SIGUSR1, whose action has `flags`, while `wait` waits, which returns EINTR after the handler.
 fn signalled(flags: u32, wait: impl Fn(Program) -> Program) {
     let action: Vec<u8> = [THIRD, u64::from(linux::SA_RESTORER | flags), THIRD + 2 * STEP_SIZE, 0]
