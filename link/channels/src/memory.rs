@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::links::{LinkAccess, MAX_LENT_BYTES};
 use isola_events::spawn_task;
+use isola_link_rings::bytes::load_words;
 
 /// The most pages of a [`SharedMemory`]: 16 MiB.
 pub const MOST_SHARED_PAGES: usize = (MAX_LENT_BYTES / PAGE_SIZE) as usize;
@@ -185,10 +186,11 @@ impl PeerMemory {
     /// Copies words from `first` on into `to`. Returns whether all exist; if not, `to` is unchanged.
     #[must_use]
     pub fn copy_to(&self, first: usize, to: &mut [u64]) -> bool {
-        let from = first.checked_add(to.len()).and_then(|end| self.words.get(first..end));
-        let Some(from) = from else { return false };
-        to.iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
-        true
+        let exists = first.checked_add(to.len()).is_some_and(|end| end <= self.words.len());
+        if exists {
+            load_words(self.words, first, to);
+        }
+        exists
     }
 }
 

@@ -1,6 +1,9 @@
-//! Copies of bytes to and from shared words: the only unsafe code of the crate. The memory functions of images move 16 bytes
-//! at a time, to and from any address; a loop over atomic words takes twice the instructions, and six times as many for
-//! bytes that do not begin at a word.
+//! Copies of bytes to and from words that another cell may access: the only unsafe code of the crate. The memory functions of
+//! images move 16 bytes at a time, to and from any address; a loop over atomic words takes twice the instructions, and six
+//! times as many for bytes that do not begin at a word.
+//!
+//! In this cell, one thread at a time writes to a range of bytes, and none reads it meanwhile: the owner of the ring or
+//! queue over the words upholds this.
 
 #![expect(
     unsafe_code,
@@ -9,7 +12,7 @@
 
 use crate::sync::AtomicU64;
 use core::ptr;
-use core::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU16, AtomicU32, Ordering, compiler_fence};
 
 /// Returns the number of bytes to copy, of `len`, from `offset` on.
 #[inline]
@@ -19,14 +22,14 @@ fn within(words: &[AtomicU64], offset: usize, len: usize) -> usize {
 
 /// Copies `bytes` to `words`, from the byte at `offset` on. Bytes behind the last word are left out.
 #[inline]
-pub(crate) fn store_bytes(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
+pub fn store_bytes(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
     let len = within(words, offset, bytes.len());
     if len == 0 {
         return;
     }
     // SAFETY: `within` has checked that the bytes from `offset` to `offset + len` are in `words`, which may change behind a
     // shared reference. `bytes` is other memory: bytes without atomic access never share memory with atomic words. In this
-    // cell, only the ring of this half writes to it. The peer's reads are those of another program.
+    // cell, only the caller accesses the bytes (see the module). The peer's accesses are those of another program.
     unsafe {
         let to = words.as_ptr().cast::<u8>().cast_mut().add(offset);
         ptr::copy_nonoverlapping(bytes.as_ptr(), to, len);
@@ -37,7 +40,7 @@ pub(crate) fn store_bytes(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
 /// Copies the bytes of `words` from `offset` on to `bytes`. Bytes behind the last word are left out. If a peer writes at the
 /// same time, `bytes` gets any mixture of old and new bytes, and does not change afterwards.
 #[inline]
-pub(crate) fn load_bytes(words: &[AtomicU64], offset: usize, bytes: &mut [u8]) {
+pub fn load_bytes(words: &[AtomicU64], offset: usize, bytes: &mut [u8]) {
     let len = within(words, offset, bytes.len());
     if len == 0 {
         return;
@@ -48,6 +51,40 @@ pub(crate) fn load_bytes(words: &[AtomicU64], offset: usize, bytes: &mut [u8]) {
         let from = words.as_ptr().cast::<u8>().add(offset);
         ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len);
     }
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// Stores a 16-bit word at an offset that is a multiple of 2, after all earlier writes. The bytes beside it may be written at
+/// the same time. Does nothing if the offset is none, or behind the last word.
+#[inline]
+pub fn store_u16(words: &[AtomicU64], offset: usize, value: u16) {
+    let len = size_of::<u16>();
+    if within(words, offset, len) == len && offset.is_multiple_of(len) {
+        // SAFETY: the two bytes are in `words`, which begins at a multiple of 8, so they are aligned. Other accesses to them
+        // in this cell do not happen at the same time (see the module).
+        let word = unsafe { AtomicU16::from_ptr(words.as_ptr().cast::<u16>().cast_mut().byte_add(offset)) };
+        word.store(value.to_le(), Ordering::Release);
+    }
+}
+
+/// Stores a 32-bit word at an offset that is a multiple of 4, as [`store_u16`] does.
+#[inline]
+pub fn store_u32(words: &[AtomicU64], offset: usize, value: u32) {
+    let len = size_of::<u32>();
+    if within(words, offset, len) == len && offset.is_multiple_of(len) {
+        // SAFETY: as in `store_u16`.
+        let word = unsafe { AtomicU32::from_ptr(words.as_ptr().cast::<u32>().cast_mut().byte_add(offset)) };
+        word.store(value.to_le(), Ordering::Release);
+    }
+}
+
+/// Copies the `to.len()` words of `words` from `first` on, as [`load_bytes`] does; those behind the last word are left out.
+#[inline]
+pub fn load_words(words: &[AtomicU64], first: usize, to: &mut [u64]) {
+    let from = words.get(first..).unwrap_or_default();
+    let count = from.len().min(to.len());
+    // SAFETY: as in `load_bytes`: the first `count` words of both slices exist, and any bits are a valid word.
+    unsafe { ptr::copy_nonoverlapping(from.as_ptr().cast::<u64>(), to.as_mut_ptr(), count) };
     compiler_fence(Ordering::SeqCst);
 }
 
@@ -75,6 +112,35 @@ mod tests {
             load_bytes(&words, offset, &mut back);
             assert_eq!(back[..fits], bytes[..fits], "{len} bytes at {offset}");
             assert!(back[fits..].iter().all(|byte| *byte == 0), "{len} bytes at {offset}");
+        }
+    }
+
+    #[test]
+    fn short_stores_change_their_own_bytes_only() {
+        let all = |store: &dyn Fn(&[AtomicU64])| {
+            let words = [const { AtomicU64::new(0) }; 2];
+            store(&words);
+            words.map(AtomicU64::into_inner)
+        };
+        for offset in 0..20_usize {
+            let bits = |value: u128, len: usize| {
+                let is_stored = offset.is_multiple_of(len) && offset < 16;
+                let value = if is_stored { value << (8 * offset) } else { 0 };
+                [value as u64, (value >> 64) as u64]
+            };
+            assert_eq!(all(&|words| store_u16(words, offset, 0x1234)), bits(0x1234, 2), "at {offset}");
+            let long = 0x1234_5678;
+            assert_eq!(all(&|words| store_u32(words, offset, long)), bits(long.into(), 4), "at {offset}");
+        }
+    }
+
+    #[test]
+    fn words_behind_the_last_one_are_left_out() {
+        let words = [1, 2, 3].map(AtomicU64::new);
+        for (first, expected) in [(0, [1, 2]), (1, [2, 3]), (2, [3, 9]), (3, [9, 9]), (usize::MAX, [9, 9])] {
+            let mut to = [9, 9];
+            load_words(&words, first, &mut to);
+            assert_eq!(to, expected, "from {first}");
         }
     }
 }

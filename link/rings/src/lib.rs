@@ -35,7 +35,7 @@
 extern crate alloc;
 
 #[cfg(not(loom))]
-mod bytes;
+pub mod bytes;
 mod half;
 mod ring;
 mod sync;

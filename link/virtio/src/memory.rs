@@ -1,11 +1,12 @@
 //! Memory that a driver shares, by device address.
 //!
-//! The memory consists of words of 8 bytes, which are read and written as a whole. A write of less changes the rest of the
-//! word to what it was at the same moment (one atomic operation), so that a driver may use the bytes beside it.
+//! Copies change the bytes of their range only, so that a driver may use those beside it. Words of rings are read and written
+//! as a whole.
 
 use core::fmt;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
+use isola_link_rings::bytes::{load_bytes, store_bytes, store_u16, store_u32};
 
 /// The size of a word in bytes.
 const WORD: usize = 8;
@@ -54,46 +55,17 @@ impl<M: Deref<Target = [AtomicU64]>> DriverMemory<M> {
         if end <= self.words.len() * WORD { Ok(offset) } else { Err(outside) }
     }
 
-    /// Reads the bytes at an offset. Bytes outside of the memory read as zeros: callers have checked the offset by
-    /// [`Self::offset`].
+    /// Reads the bytes at an offset. Bytes outside of the memory are left as they are in `into`: callers have checked the offset
+    /// by [`Self::offset`]. If the driver writes at the same time, the result is any mixture of old and new bytes.
+    #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) {
-        let (first, skip) = (offset / WORD, offset % WORD);
-        let head = (WORD - skip) % WORD;
-        let (head, rest) = into.split_at_mut(head.min(into.len()));
-        let mut index = first;
-        if !head.is_empty() {
-            let word = self.load(index).to_le_bytes();
-            head.copy_from_slice(word.get(skip..skip + head.len()).unwrap_or_default());
-            index += 1;
-        }
-        let (whole, tail) = rest.as_chunks_mut::<WORD>();
-        let words = self.words.get(index..index + whole.len()).unwrap_or_default();
-        for (bytes, word) in whole.iter_mut().zip(words) {
-            *bytes = word.load(Ordering::Relaxed).to_le_bytes();
-        }
-        if !tail.is_empty() {
-            let word = self.load(index + words.len()).to_le_bytes();
-            tail.copy_from_slice(word.get(..tail.len()).unwrap_or_default());
-        }
+        load_bytes(&self.words, offset, into);
     }
 
     /// Writes the bytes at an offset. Bytes outside of the memory are left out, as for [`Self::read`].
+    #[inline]
     pub fn write(&self, offset: usize, from: &[u8]) {
-        let (first, skip) = (offset / WORD, offset % WORD);
-        let (head, rest) = from.split_at(((WORD - skip) % WORD).min(from.len()));
-        let mut index = first;
-        if !head.is_empty() {
-            self.change(index, skip, head);
-            index += 1;
-        }
-        let (whole, tail) = rest.as_chunks::<WORD>();
-        let words = self.words.get(index..index + whole.len()).unwrap_or_default();
-        for (bytes, word) in whole.iter().zip(words) {
-            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
-        }
-        if !tail.is_empty() {
-            self.change(index + words.len(), 0, tail);
-        }
+        store_bytes(&self.words, offset, from);
     }
 
     /// Reads the 16-bit word at an even offset, before all later reads.
@@ -106,32 +78,19 @@ impl<M: Deref<Target = [AtomicU64]>> DriverMemory<M> {
     /// Writes the 16-bit word at an even offset, after all earlier writes.
     #[inline]
     pub(crate) fn write_u16(&self, offset: usize, value: u16) {
-        self.change(offset / WORD, offset % WORD, &value.to_le_bytes());
+        store_u16(&self.words, offset, value);
     }
 
     /// Writes the 32-bit word at an offset that is a multiple of 4, after all earlier writes.
     #[inline]
     pub(crate) fn write_u32(&self, offset: usize, value: u32) {
-        self.change(offset / WORD, offset % WORD, &value.to_le_bytes());
+        store_u32(&self.words, offset, value);
     }
 
     /// Reads a word at an offset that is a multiple of 8.
     #[inline]
     pub(crate) fn load(&self, index: usize) -> u64 {
         self.words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
-    }
-
-    /// Changes the bytes from `skip` on in a word, after all earlier writes. They must end within it.
-    #[inline]
-    fn change(&self, index: usize, skip: usize, bytes: &[u8]) {
-        let Some(word) = self.words.get(index) else { return };
-        let (mask, value) = bytes
-            .iter()
-            .rev()
-            .fold((0, 0), |(mask, value), byte| (mask << 8 | 0xff, value << 8 | u64::from(*byte)));
-        let (mask, value): (u64, u64) = (mask << (8 * skip), value << (8 * skip));
-        // Never refused: the function always returns a word.
-        let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, |old| Some(old & !mask | value));
     }
 }
 
