@@ -120,7 +120,6 @@ impl Port {
             let theirs = state.at(peer).and_then(|peer| peer.table.get(slot));
             let keeps = |link: &&Link| link.survival() == Survival::Permitted && link.kept().len_bytes > 0;
             let is_kept = theirs.filter(keeps).is_some();
-            self.close_at_peer(&state, link);
             for part in LinkPart::ALL {
                 // The peer finds its copy there.
                 if part == LinkPart::Shared && is_kept {
@@ -129,6 +128,8 @@ impl Port {
                 let words = state.memory.get(&link.lent(part).start.0).copied().unwrap_or_default();
                 words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             }
+            // A peer that finds the link closed finds the other contents, too.
+            self.close_at_peer(&state, link);
             link.set_state(LinkState::Free);
         }
     }
