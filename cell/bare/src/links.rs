@@ -53,6 +53,10 @@ impl LinkPort for BareLinks {
         number
     }
 
+    fn can_share(&self, words: &[AtomicU64]) -> bool {
+        links::is_in_pool(words)
+    }
+
     fn range_of(&self, words: &'static [AtomicU64]) -> PhysRange {
         links::range_of(words)
     }

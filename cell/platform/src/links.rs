@@ -21,7 +21,11 @@ pub trait LinkPort: Sync + fmt::Debug {
     /// Sends a request to the supervisor, after the previous one was answered. Returns its number.
     fn send(&self, demand: &LinkDemand) -> u32;
 
-    /// Returns the physical memory of words in the cell's heap, which are whole pages.
+    /// Returns whether a peer can map words of the heap. Those in the image, from which the heap serves its first
+    /// allocations, are not part of the cell's pool.
+    fn can_share(&self, words: &[AtomicU64]) -> bool;
+
+    /// Returns the physical memory of words in the cell's heap that a peer can map, which are whole pages.
     fn range_of(&self, words: &'static [AtomicU64]) -> PhysRange;
 
     /// Returns the memory of the peer of an open link; `None` if there is none. It stays mapped as long as the slot is not

@@ -10,6 +10,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::links::{LinkAccess, MAX_LENT_BYTES};
+use isola_ebbs::platform;
 use isola_events::spawn_task;
 use isola_link_rings::bytes::load_words;
 
@@ -57,8 +58,24 @@ impl Pool {
     }
 }
 
-/// Allocates whole pages of zeros. They are never freed.
+/// Allocates whole pages of zeros that a peer can map. They are never freed.
 fn allocate(pages: usize) -> Result<&'static [AtomicU64], ChannelError> {
+    let port = platform().links().ok_or(ChannelError::Unsupported)?;
+    // Memory of the image, which is small, is freed when the heap has given out other memory.
+    let mut of_image = Vec::new();
+    loop {
+        let (memory, first) = allocate_aligned(pages)?;
+        let words = memory.as_flattened().get(first..first + pages * PAGE_WORDS);
+        if words.is_some_and(|words| port.can_share(words)) {
+            let words: &'static [AtomicU64] = Vec::leak(memory).as_flattened();
+            return words.get(first..first + pages * PAGE_WORDS).ok_or(ChannelError::NoMemory);
+        }
+        of_image.push(memory);
+    }
+}
+
+/// Allocates at least that many pages of zeros. Returns them with the index of the first word that begins a page.
+fn allocate_aligned(pages: usize) -> Result<(Vec<Page>, usize), ChannelError> {
     let zeros = |pages: usize| -> Result<Vec<Page>, ChannelError> {
         let mut memory = Vec::new();
         memory.try_reserve_exact(pages).map_err(|_| ChannelError::NoMemory)?;
@@ -71,9 +88,7 @@ fn allocate(pages: usize) -> Result<&'static [AtomicU64], ChannelError> {
         memory = zeros(pages + 1)?;
     }
     let skip = memory.as_ptr().addr().next_multiple_of(PAGE_SIZE as usize) - memory.as_ptr().addr();
-    let words: &'static [AtomicU64] = Vec::leak(memory).as_flattened();
-    let first = skip / size_of::<AtomicU64>();
-    words.get(first..first + pages * PAGE_WORDS).ok_or(ChannelError::NoMemory)
+    Ok((memory, skip / size_of::<AtomicU64>()))
 }
 
 /// A block that returns to the pool of its core when it is dropped.

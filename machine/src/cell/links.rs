@@ -6,7 +6,7 @@ use crate::authority::Authority;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::descriptor::LINKS_OFFSET;
 use isola_abi::id::{PhysAddr, PhysRange};
-use isola_abi::layout::{DESCRIPTOR, DIRECT_MAP, LINK_PAGES, LINKS, PAGE_SIZE};
+use isola_abi::layout::{DESCRIPTOR, DIRECT_MAP, LINK_PAGES, LINKS, PAGE_SIZE, REGIONS};
 use isola_abi::links::{DOORBELL_VECTOR, LinkAccess, LinkDemand, LinkPart, LinkState, LinkTable, LinkWindow};
 
 /// Returns the cell's links.
@@ -22,7 +22,13 @@ pub fn demand(demand: &LinkDemand) -> u32 {
     report().link_request.put(demand)
 }
 
-/// Returns the physical range of heap memory of the cell: words of the direct map.
+/// Returns whether words are in the cell's pool, which the direct map has, and not in its image.
+pub fn is_in_pool(words: &[AtomicU64]) -> bool {
+    let start = words.as_ptr() as u64;
+    (DIRECT_MAP..REGIONS).contains(&start) && start + size_of_val(words) as u64 <= REGIONS
+}
+
+/// Returns the physical range of heap memory of the cell that is in its pool ([`is_in_pool`]).
 pub fn range_of(words: &[AtomicU64]) -> PhysRange {
     let start = (words.as_ptr() as u64).wrapping_sub(DIRECT_MAP);
     PhysRange::new(PhysAddr(start), size_of_val(words) as u64)

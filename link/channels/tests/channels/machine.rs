@@ -42,6 +42,8 @@ pub struct Port {
     has_ended: AtomicBool,
     /// The doorbells that this cell has sent.
     doorbells: AtomicUsize,
+    /// The allocations to come that are memory of the image.
+    image_blocks: AtomicUsize,
 }
 
 impl core::fmt::Debug for Port {
@@ -77,6 +79,7 @@ impl Machine {
                 platform: OnceLock::new(),
                 has_ended: AtomicBool::new(false),
                 doorbells: AtomicUsize::new(0),
+                image_blocks: AtomicUsize::new(0),
             }));
             state.cells.push(port);
             port
@@ -240,6 +243,16 @@ impl Port {
         self.doorbells.load(Ordering::Relaxed)
     }
 
+    /// Makes the next allocations those of memory in the image, which no peer can map.
+    pub fn allocate_in_image(&self, blocks: usize) {
+        self.image_blocks.store(blocks, Ordering::Relaxed);
+    }
+
+    /// Returns the number of allocations in the image that are to come.
+    pub fn image_blocks(&self) -> usize {
+        self.image_blocks.load(Ordering::Relaxed)
+    }
+
     /// Returns the number of slots in use.
     pub fn links_in_use(&self) -> usize {
         self.table.iter().filter(|(_, link)| link.state() != LinkState::Free).count()
@@ -257,6 +270,13 @@ impl LinkPort for Port {
         self.table.set_answer(number, answer);
         self.ring();
         number
+    }
+
+    fn can_share(&self, words: &[AtomicU64]) -> bool {
+        let left = self.image_blocks.load(Ordering::Relaxed);
+        let is_of_image = left > 0;
+        self.image_blocks.store(left.saturating_sub(1), Ordering::Relaxed);
+        !is_of_image && words.as_ptr().addr().is_multiple_of(PAGE_SIZE as usize)
     }
 
     fn range_of(&self, words: &'static [AtomicU64]) -> PhysRange {

@@ -165,6 +165,19 @@ fn memory_of_several_pages_is_shared_revoked_and_zeroed_before_it_is_used_again(
 }
 
 #[test]
+fn shared_memory_is_never_memory_of_the_image() {
+    with_service(
+        |_| serve("echo", echo),
+        |port| async move {
+            port.allocate_in_image(40);
+            let memory = SharedMemory::new(2).unwrap();
+            assert_eq!(port.image_blocks(), 0, "those were left to the heap");
+            assert!(port.can_share(memory.words()));
+        },
+    );
+}
+
+#[test]
 fn memory_that_a_peer_maps_is_not_used_again() {
     with_service(
         |_| serve("add", add),
