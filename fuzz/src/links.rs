@@ -54,9 +54,23 @@ pub fn ring(bytes: &[u8]) {
     }
 }
 
+/// The length of the memory that a driver shares, in bytes.
+const SHARED_LEN: usize = 4096;
+
+/// Returns memory of zeros that a driver shares.
+fn shared_memory() -> Arc<[AtomicU64]> {
+    (0..SHARED_LEN / 8).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// Returns a queue of four descriptors in shared memory, from the offset `at` on: 192 bytes.
+fn queue_at(words: &Arc<[AtomicU64]>, at: u64, features: u64) -> DeviceQueue<Arc<[AtomicU64]>> {
+    let place = QueuePlace { size: 4, descriptors: at, available: at + 64, used: at + 128 };
+    let queue = DeviceQueue::new(DriverMemory::new(words.clone(), 0), place, features);
+    queue.expect("it is in the memory")
+}
+
 /// Serves a driver that writes any words at any place between two requests. Everything that a chain names is in the memory.
 pub fn driver(bytes: &[u8]) {
-    const LEN: usize = 4096;
     let settings = BlockSettings {
         sectors: 64,
         block_len: 512,
@@ -65,11 +79,8 @@ pub fn driver(bytes: &[u8]) {
         is_read_only: false,
         has_cache: true,
     };
-    let words: Arc<[AtomicU64]> = (0..LEN / 8).map(|_| AtomicU64::new(0)).collect();
-    let place = QueuePlace { size: 4, descriptors: 0, available: 64, used: 128 };
-    let features = VERSION_1 | EVENT_INDEX | INDIRECT_DESCRIPTORS;
-    let queue = DeviceQueue::new(DriverMemory::new(words.clone(), 0), place, features);
-    let mut queue = queue.expect("it is in the memory");
+    let words = shared_memory();
+    let mut queue = queue_at(&words, 0, VERSION_1 | EVENT_INDEX | INDIRECT_DESCRIPTORS);
     let mut input = InputReader::new(bytes);
     while !input.is_over() {
         let index = usize::from(input.byte()) | usize::from(input.byte() & 1) << 8;
@@ -80,7 +91,7 @@ pub fn driver(bytes: &[u8]) {
             queue.arm();
             continue;
         };
-        assert!(chain.segments.iter().all(|segment| segment.offset + segment.len <= LEN));
+        assert!(chain.segments.iter().all(|segment| segment.offset + segment.len <= SHARED_LEN));
         match BlockRequest::parse(queue.memory(), chain, &settings) {
             Ok(request) => {
                 request.copy_out(queue.memory(), 0, &vec![7; request.data_len]);
@@ -97,15 +108,9 @@ pub fn driver(bytes: &[u8]) {
 /// Serves a driver of a network device, which writes any words at any place between two frames: takes frames from one queue and
 /// delivers frames to the other. Everything that a chain names is in the memory, and no frame is copied beyond its length.
 pub fn network(bytes: &[u8]) {
-    const LEN: usize = 4096;
     let settings = NetSettings { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 };
-    let words: Arc<[AtomicU64]> = (0..LEN / 8).map(|_| AtomicU64::new(0)).collect();
-    let queue = |at: u64| {
-        let place = QueuePlace { size: 4, descriptors: at, available: at + 64, used: at + 128 };
-        let queue = DeviceQueue::new(DriverMemory::new(words.clone(), 0), place, settings.features());
-        queue.expect("it is in the memory")
-    };
-    let (mut receive, mut transmit) = (queue(0), queue(256));
+    let words = shared_memory();
+    let [mut receive, mut transmit] = [0, 256].map(|at| queue_at(&words, at, settings.features()));
     let mut is_broken = false;
     let mut input = InputReader::new(bytes);
     while !input.is_over() {
