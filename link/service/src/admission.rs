@@ -103,27 +103,25 @@ pub fn serve_clients<F: Future<Output = ()> + 'static>(
     let listener = listen(name)?;
     // Without memory for an activity, the work is for the cell's infrastructure.
     let activity = register_activity(name).unwrap_or(INFRASTRUCTURE);
-    spawn_task_for(activity, accept_all(activity, listener, users, Rc::new(serve))).detach();
+    let serve = Rc::new(serve);
+    let begin = move |channel: Channel| {
+        let (users, serve) = (users.clone(), serve.clone());
+        let serve_client = async move {
+            if let Some(lease) = admit(&users, &channel).await {
+                serve(activity, channel, lease.access()).await;
+            }
+        };
+        spawn_task_for(activity, serve_client).detach();
+    };
+    spawn_task_for(activity, accept_all(listener, begin)).detach();
     Ok(())
 }
 
-async fn accept_all<F: Future<Output = ()> + 'static>(
-    activity: ActivityId,
-    listener: Listener,
-    users: Rc<Users>,
-    serve: Rc<impl Fn(ActivityId, Channel, VolumeAccess) -> F + 'static>,
-) {
+/// Calls `begin` for each channel that a client opens, until the cell ends.
+pub(crate) async fn accept_all(listener: Listener, begin: impl Fn(Channel)) {
     loop {
         match listener.accept().await {
-            Ok(channel) => {
-                let (users, serve) = (users.clone(), serve.clone());
-                let serve_client = async move {
-                    if let Some(lease) = admit(&users, &channel).await {
-                        serve(activity, channel, lease.access()).await;
-                    }
-                };
-                spawn_task_for(activity, serve_client).detach();
-            }
+            Ok(channel) => begin(channel),
             // The opener has ended, or there is no memory: other events may free some.
             Err(_) => yield_now().await,
         }
@@ -136,13 +134,16 @@ async fn admit(users: &Rc<Users>, channel: &Channel) -> Option<Lease> {
     match users.admit(decode(&hello)) {
         Ok(lease) => Some(lease),
         Err(refusal) => {
-            let answer = encode(&Reply::Refused(refusal));
-            let _ = timeout(STEP_LIMIT, channel.write(&answer)).await;
-            // The client closes the channel when it has read the answer, which would be lost otherwise.
-            let _ = timeout(STEP_LIMIT, channel.closed()).await;
+            refuse(channel, refusal).await;
             None
         }
     }
+}
+
+/// Answers a client that is refused, and waits until it has closed the channel: the answer would be lost otherwise.
+pub(crate) async fn refuse(channel: &Channel, refusal: ServiceRefusal) {
+    let _ = timeout(STEP_LIMIT, channel.write(&encode(&Reply::Refused(refusal)))).await;
+    let _ = timeout(STEP_LIMIT, channel.closed()).await;
 }
 
 #[cfg(test)]

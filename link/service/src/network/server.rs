@@ -2,6 +2,7 @@
 
 use super::hub::{Forwarded, HUB, SwitchedQueue, time};
 use super::translation;
+use crate::admission::{STEP_LIMIT, accept_all, refuse};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -15,14 +16,13 @@ use core::ops::Deref;
 use core::pin::pin;
 use core::sync::atomic::AtomicU64;
 use core::task::{Poll, Waker};
-use core::time::Duration;
 use isola_abi::id::ActivityId;
 use isola_abi::network_service::{ANY_CLIENT, NetworkHello, NetworkService};
 use isola_abi::service::{DeviceOffer, DriverSetup, QueueSetup, Reply, ServiceRefusal, decode, encode};
 use isola_activities::INFRASTRUCTURE;
-use isola_channels::{Bell, Channel, ChannelError, Listener, WritableMemory, listen};
+use isola_channels::{Bell, Channel, ChannelError, WritableMemory, listen};
 use isola_ebbs::platform;
-use isola_events::{register_activity, spawn_task, spawn_task_for, timeout, yield_now};
+use isola_events::{register_activity, spawn_task, spawn_task_for, timeout};
 use isola_iobuf::IoBufMut;
 use isola_nat::Prefix;
 use isola_net::bridge::{count_received, send_for};
@@ -50,9 +50,6 @@ const BATCH: usize = 32;
 
 /// The free bytes in front of a frame, for the header of the device.
 pub(super) const HEADROOM: usize = 16;
-
-/// How long a client may take for each step before its first frame.
-const STEP_LIMIT: Duration = Duration::from_secs(5);
 
 /// The reason why a cell cannot serve its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +123,7 @@ pub fn serve(translation: Option<NatOptions>) -> Result<(), ServeError> {
         })
         .detach();
     }
-    spawn_task_for(INFRASTRUCTURE, accept_all(listener, mtu)).detach();
+    spawn_task_for(INFRASTRUCTURE, accept_all(listener, move |channel| begin(channel, mtu))).detach();
     Ok(())
 }
 
@@ -141,19 +138,11 @@ pub async fn check_networks(prefix: Prefix) -> Result<(), ServeError> {
     if prefix.overlaps(own.address, own.prefix_len) { Err(ServeError::Overlap(prefix)) } else { Ok(()) }
 }
 
-async fn accept_all(listener: Listener, mtu: u16) {
-    loop {
-        match listener.accept().await {
-            Ok(channel) => {
-                let Some(name) = channel.service() else { continue };
-                // Without memory for an activity, the work is for the cell's infrastructure.
-                let activity = register_activity(&name).unwrap_or(INFRASTRUCTURE);
-                spawn_task_for(activity, serve_client(name, activity, channel, mtu)).detach();
-            }
-            // The opener has ended, or there is no memory: other events may free some.
-            Err(_) => yield_now().await,
-        }
-    }
+fn begin(channel: Channel, mtu: u16) {
+    let Some(name) = channel.service() else { return };
+    // Without memory for an activity, the work is for the cell's infrastructure.
+    let activity = register_activity(&name).unwrap_or(INFRASTRUCTURE);
+    spawn_task_for(activity, serve_client(name, activity, channel, mtu)).detach();
 }
 
 async fn serve_client(name: String, activity: ActivityId, channel: Channel, mtu: u16) {
@@ -218,9 +207,7 @@ async fn admit(name: &str, channel: &Channel, mtu: u16) -> Option<(PortId, NetSe
             }
         }
     };
-    channel.write(&encode(&Reply::Refused(refusal))).await.ok()?;
-    // The client closes the channel when it has read the answer, which would be lost otherwise.
-    let _ = timeout(STEP_LIMIT, channel.closed()).await;
+    refuse(channel, refusal).await;
     None
 }
 
