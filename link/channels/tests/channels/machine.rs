@@ -131,7 +131,8 @@ impl Port {
                 let words = state.memory.get(&link.lent(part).start.0).copied().unwrap_or_default();
                 words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             }
-            // A peer that finds the link closed finds the other contents, too.
+            // The supervisor, too, sends the doorbell last. It sets the state earlier, so a peer that looks at it without a
+            // doorbell may still find the contents.
             self.close_at_peer(&state, link);
             link.set_state(LinkState::Free);
         }
