@@ -79,8 +79,8 @@ const LAYERS: &[Layer] = &[
         folders: &["net", "fs", "storage"],
         may_use: &["abi", "iobuf", "platform", "cell", "link", "services"],
     },
-    // Rings between cells, which know no cell; and channels over them.
-    Layer { name: "link rings", folders: &["link/rings", "link/virtio"], may_use: &[] },
+    // Rings between cells and the device side of virtio, which know no cell and share their copies; and channels over them.
+    Layer { name: "link rings", folders: &["link/rings", "link/virtio"], may_use: &["link rings"] },
     Layer { name: "link", folders: &["link"], may_use: &["abi", "iobuf", "platform", "cell", "link rings"] },
     // The switch between cells, and address translation behind it, which know no cell.
     Layer { name: "switch", folders: &["net/switch", "net/nat"], may_use: &["switch"] },
