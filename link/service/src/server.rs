@@ -168,11 +168,20 @@ impl Client {
         self.server.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Begins the client's requests as they come, until the link ends or the driver violates the protocol.
+    /// Notifies the driver of the requests that were returned since the last call, if it wants that.
+    fn notify(&self) {
+        if self.queue.borrow_mut().must_notify() {
+            self.bell.ring();
+        }
+    }
+
+    /// Begins the client's requests as they come, and notifies the driver of those that end, until the link ends or the driver
+    /// violates the protocol.
     async fn serve(self: &Rc<Self>, channel: &Channel) {
         let mut closed = pin!(channel.closed());
         poll_fn(|context| {
             self.server.set(Some(context.waker().clone()));
+            self.notify();
             if closed.as_mut().poll(context).is_ready() {
                 return Poll::Ready(());
             }
@@ -257,19 +266,10 @@ impl Client {
     }
 
     fn finish(&self, request: &BlockRequest, status: BlockStatus) {
-        let must_notify = {
-            let mut queue = self.queue.borrow_mut();
-            request.finish(&mut queue, status);
-            queue.must_notify()
-        };
-        if must_notify {
-            self.bell.ring();
-        }
-        let in_flight = self.in_flight.get().saturating_sub(1);
-        self.in_flight.set(in_flight);
-        if in_flight == 0 || in_flight + 1 == MOST_IN_FLIGHT {
-            self.wake();
-        }
+        request.finish(&mut self.queue.borrow_mut(), status);
+        self.in_flight.set(self.in_flight.get().saturating_sub(1));
+        // The task notifies the driver, after the other requests that the disk has completed.
+        self.wake();
     }
 
     /// Waits until no request is in execution.
