@@ -5,6 +5,7 @@ use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::{EbbInUse, current_core};
 use isola_events::{exit, run, sleep, spawn_task, timeout};
 use isola_hosted::{Hosted, Loss, Settings, link};
+use isola_link_sim::{Machine, Port};
 use isola_net::start;
 use isola_platform::CoreIndex;
 use isola_platform::network::NetworkPort;
@@ -35,6 +36,8 @@ pub struct TestCell<'a> {
     components: fn() -> Result<(), EbbInUse>,
     /// The function that adds and removes the cell's cores while it runs.
     manager: Option<Manager<'a>>,
+    /// The cell's links to other cells of its machine.
+    links: Option<&'static Port>,
     end: End,
 }
 
@@ -71,7 +74,17 @@ impl<'a> TestCell<'a> {
     ) -> Self {
         let body: Body<'a> = Box::new(|| Box::pin(body()));
         let address = Some(NetworkAddress { ip: address(number), prefix_len: 24, gateway: None });
-        Self { number, cores, address, port, body, components: || Ok(()), manager: None, end: End::OfItself }
+        Self {
+            number,
+            cores,
+            address,
+            port,
+            body,
+            components: || Ok(()),
+            manager: None,
+            links: None,
+            end: End::OfItself,
+        }
     }
 
     /// Sets a function that replaces components of the library OS by the cell's own.
@@ -83,6 +96,12 @@ impl<'a> TestCell<'a> {
     /// does not end before it.
     pub fn managed_by(self, manager: impl FnOnce(&'static Hosted) + Send + 'a) -> Self {
         Self { manager: Some(Box::new(manager)), ..self }
+    }
+
+    /// Makes the cell one of a simulated machine, whose cells open channels to each other. Its name is `cell-` with its
+    /// number.
+    pub fn on_machine(self, machine: &'static Machine) -> Self {
+        Self { links: Some(machine.add(&format!("cell-{}", self.number))), ..self }
     }
 
     /// Leaves the cell without an address at its creation.
@@ -98,7 +117,11 @@ impl<'a> TestCell<'a> {
     /// Runs the cell; returns its exit code.
     fn run(self, progress: &Arc<Progress>) -> i32 {
         let (cores, core_slot_count) = (self.cores, self.cores);
-        let settings = Settings { cores, core_slot_count, address: self.address, ..Settings::default() };
+        let mut settings = Settings { cores, core_slot_count, address: self.address, ..Settings::default() };
+        if let Some(port) = self.links {
+            settings.name = port.name().into();
+            settings.links = Some(port);
+        }
         let manager = Mutex::new(self.manager);
         let body = Mutex::new(Some(self.body));
         let begin = || {
@@ -137,6 +160,7 @@ impl<'a> TestCell<'a> {
             isola_hosted::run(settings, vec![self.port], |cell| {
                 let work = || {
                     if current_core() == CoreIndex(0) {
+                        self.links.into_iter().for_each(|port| port.attach(cell));
                         begin();
                         manage(cell);
                     }
@@ -149,6 +173,7 @@ impl<'a> TestCell<'a> {
                 })
             })
         });
+        self.links.into_iter().for_each(Port::end);
         codes.into_iter().find(|code| *code != 0).unwrap_or_default()
     }
 }

@@ -115,8 +115,8 @@ const LAYERS: &[Layer] = &[
     // Simulated networks, disks and cells for tests. No layer that ships may depend on it.
     Layer {
         name: "simulations",
-        folders: &["cell/test-task", "net/sim", "net/test-cells", "storage/sim", "linux/sim"],
-        may_use: &["abi", "iobuf", "platform", "cell", "services", "hosted", "linux"],
+        folders: &["cell/test-task", "net/sim", "net/test-cells", "storage/sim", "linux/sim", "link/sim"],
+        may_use: &["abi", "iobuf", "platform", "cell", "services", "hosted", "linux", "simulations"],
     },
     // The library of applications, the only crate that selects the platform.
     Layer {

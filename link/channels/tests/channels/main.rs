@@ -7,13 +7,11 @@ use isola_channels::{
     RingSizes, SharedMemory, listen, listen_with, multicast, open, open_with,
 };
 use isola_events::{sleep, spawn_task, timeout, yield_now};
+use isola_link_sim::{Machine, Port};
 use isola_platform::LinkPort;
-use machine::{Machine, Port};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-mod machine;
 
 /// Runs a service in a cell `kv` until `client`, in the cell `web`, ends.
 fn with_service<S, C>(

@@ -1,5 +1,8 @@
 //! A machine of cells in one process, whose supervisor introduces each to each: it keeps the tables of links as the
 //! supervisor of `isola_abi::links` does. A cell of the machine is a thread.
+//!
+//! For tests only: errors panic, and packages depend on this one for their tests alone.
+#![forbid(unsafe_code)]
 
 use isola_abi::id::{ApicId, CellId, PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
@@ -13,7 +16,7 @@ use isola_hosted::{Hosted, Settings};
 use isola_platform::block::BlockPort;
 use isola_platform::network::NetworkPort;
 use isola_platform::{CoreIndex, LinkPort, PeerWords, Platform};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -29,6 +32,8 @@ struct State {
     cells: Vec<&'static Port>,
     /// The words at the addresses that cells have named.
     memory: BTreeMap<u64, &'static [AtomicU64]>,
+    /// The names of the cells whose manifests accept no channels.
+    refusing: BTreeSet<String>,
 }
 
 /// A cell of the machine, and its links.
@@ -62,32 +67,43 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Makes a cell refuse channels of others, as a manifest without `accept` does.
+    pub fn refuse_channels_to(&self, cell: &str) {
+        self.state().refusing.insert(cell.into());
+    }
+
+    /// Adds a cell. The caller [runs](Port::attach) and [ends](Port::end) it.
+    pub fn add(&'static self, name: &str) -> &'static Port {
+        let mut state = self.state();
+        let port = Box::leak(Box::new(Port {
+            machine: self,
+            name: name.into(),
+            id: CellId(state.cells.len() as u32 + 1),
+            table: Box::new(LinkTable::<[Link; LEAST_LINKS]>::default()),
+            request: LinkRequest::default(),
+            platform: OnceLock::new(),
+            has_ended: AtomicBool::new(false),
+            doorbells: AtomicUsize::new(0),
+            image_blocks: AtomicUsize::new(0),
+        }));
+        state.cells.push(port);
+        port
+    }
+
     /// Starts a cell that runs `main` as a task of its first core, and ends with it.
+    ///
+    /// # Panics
+    /// The thread panics if a core of the cell does.
     pub fn start<F: Future<Output = ()> + 'static>(
         &'static self,
         name: &str,
         main: impl Fn(&'static Port) -> F + Send + Sync + 'static,
     ) -> JoinHandle<()> {
-        let port: &'static Port = {
-            let mut state = self.state();
-            let port = Box::leak(Box::new(Port {
-                machine: self,
-                name: name.into(),
-                id: CellId(state.cells.len() as u32 + 1),
-                table: Box::new(LinkTable::<[Link; LEAST_LINKS]>::default()),
-                request: LinkRequest::default(),
-                platform: OnceLock::new(),
-                has_ended: AtomicBool::new(false),
-                doorbells: AtomicUsize::new(0),
-                image_blocks: AtomicUsize::new(0),
-            }));
-            state.cells.push(port);
-            port
-        };
+        let port = self.add(name);
         std::thread::spawn(move || {
             let settings = Settings { name: port.name.clone(), links: Some(port), ..Settings::default() };
             let codes = isola_hosted::run(settings, Vec::new(), |platform| {
-                let _ = port.platform.set(platform);
+                port.attach(platform);
                 let main = main(port);
                 spawn_task(async move {
                     main.await;
@@ -114,6 +130,16 @@ impl State {
 }
 
 impl Port {
+    /// Returns the cell's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sets the platform on which the cell runs, which gets its doorbells.
+    pub fn attach(&self, platform: &'static Hosted) {
+        let _ = self.platform.set(platform);
+    }
+
     /// Ends the cell's links, as at its death: its peers find other contents in its memory.
     pub fn end(&self) {
         let state = self.machine.state();
@@ -172,6 +198,9 @@ impl Port {
         match demand {
             LinkDemand::Open { target, service, memory } => {
                 let peer = state.find(&target).ok_or(LinkRefusal::NoSuchCell)?;
+                if state.refusing.contains(&target) {
+                    return Err(LinkRefusal::NotAccepted);
+                }
                 let (slot, link) = self.free_slot().ok_or(LinkRefusal::NoSlot)?;
                 let (peer_slot, theirs) = peer.free_slot().ok_or(LinkRefusal::NoSlot)?;
                 link.begin((peer.id, peer_slot), ApicId(0), number, &service);
