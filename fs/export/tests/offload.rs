@@ -8,20 +8,28 @@ use isola_fs::{
 use isola_fs_export::{WorkPanicked, export, off_core};
 use isola_hosted::{Loss, Settings, switch};
 use isola_iobuf::{Chain, IoBuf};
-use isola_messenger::{AskError, JoinError, host, id_map, join};
+use isola_link_sim::Machine;
+use isola_messenger::{
+    AskError, JoinError, MachineId, TransportKind, connected_machines, host, id_map, join,
+};
 use isola_net::{FailReason, StreamError};
 use isola_platform::CoreIndex;
 use isola_test_cells::{SERVER, TestCell, run_cells};
 use std::fs;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 const PORT: u16 = 9000;
 
-/// Runs `serve` on a first machine, which is the home of the files, and `native` in a native cell of two cores.
-fn beside<S, F>(serve: impl FnOnce() -> S + Send + 'static, native: impl FnOnce() -> F + Send)
-where
+/// Runs `serve` on a first machine, which is the home of the files, and `native` in a native cell of two cores. If there is
+/// a simulated machine, both are its cells, and find a channel to each other.
+fn beside<S, F>(
+    machine: Option<&'static Machine>,
+    serve: impl FnOnce() -> S + Send + 'static,
+    native: impl FnOnce() -> F + Send,
+) where
     S: Future<Output = ()> + 'static,
     F: Future<Output = ()> + 'static,
 {
@@ -33,10 +41,15 @@ where
     };
     let native = || {
         let body = native();
-        async {
+        async move {
             loop {
-                match join((SERVER, PORT).into()).await {
-                    Ok(_) => break,
+                match join(SocketAddr::from((SERVER, PORT))).await {
+                    Ok(_) => {
+                        let transport =
+                            if machine.is_some() { TransportKind::Channel } else { TransportKind::Tcp };
+                        assert_eq!(connected_machines().await, [(MachineId::FIRST, transport)]);
+                        break;
+                    }
                     Err(JoinError::Connect(StreamError::Failed(FailReason::Refused))) => {
                         sleep(Duration::from_millis(5)).await;
                     }
@@ -49,11 +62,17 @@ where
             body.await;
         }
     };
-    run_cells([TestCell::new(1, 1, a, home).until_others_end(), TestCell::new(2, 2, b, native)]);
+    let on_machine = |cell| match machine {
+        Some(machine) => TestCell::on_machine(cell, machine),
+        None => cell,
+    };
+    let cells = [TestCell::new(1, 1, a, home).until_others_end(), TestCell::new(2, 2, b, native)];
+    run_cells(cells.map(on_machine));
 }
 
 /// Exports `directory`, and runs `native` in a native cell.
 fn offload<F: Future<Output = ()> + 'static>(
+    machine: Option<&'static Machine>,
     directory: PathBuf,
     access: Access,
     native: impl FnOnce() -> F + Send,
@@ -62,17 +81,26 @@ fn offload<F: Future<Output = ()> + 'static>(
         let _files = export(&directory, access).await.unwrap();
         std::future::pending::<()>().await;
     };
-    beside(serve, native);
+    beside(machine, serve, native);
 }
 
 #[test]
 fn a_native_cell_reads_the_hosts_directory() {
+    read_all(None);
+}
+
+#[test]
+fn a_native_cell_reads_a_directory_over_a_channel() {
+    read_all(Some(Machine::new()));
+}
+
+fn read_all(machine: Option<&'static Machine>) {
     let all = tempfile::tempdir().unwrap();
     let large: Vec<u8> = (0..1_000_003_u32).map(|n| (n * 7 % 251) as u8).collect();
     fs::create_dir(all.path().join("sub")).unwrap();
     fs::write(all.path().join("sub/large"), &large).unwrap();
     fs::write(all.path().join("empty"), "").unwrap();
-    offload(all.path().into(), Access::ReadOnly, move || async move {
+    offload(machine, all.path().into(), Access::ReadOnly, move || async move {
         let found = status("sub/large").await.unwrap();
         assert_eq!((found.kind, found.len_bytes), (FileKind::File, large.len() as u64));
         assert!(found.modified_s > 1_700_000_000);
@@ -101,11 +129,20 @@ fn a_native_cell_reads_the_hosts_directory() {
 
 #[test]
 fn a_native_cell_writes_to_the_hosts_directory() {
+    write_some(None);
+}
+
+#[test]
+fn a_native_cell_writes_to_a_directory_over_a_channel() {
+    write_some(Some(Machine::new()));
+}
+
+fn write_some(machine: Option<&'static Machine>) {
     let all = tempfile::tempdir().unwrap();
     let path = all.path().to_path_buf();
     let block: Vec<u8> = (0..600_001_u32).map(|n| (n * 11 % 253) as u8).collect();
     let expected = [b"head".as_slice(), &block].concat();
-    offload(path.clone(), Access::ReadWrite, move || async move {
+    offload(machine, path.clone(), Access::ReadWrite, move || async move {
         let data = [&block[..100_000], &block[100_000..]].map(IoBuf::copy_from_slice).into_iter().collect();
         write("file", 4, data).await.unwrap();
         write("file", 0, Chain::from(IoBuf::from_static(b"head"))).await.unwrap();
@@ -136,7 +173,7 @@ fn listings_from_a_home_with_endless_names_are_bounded() {
         let _files = FILES.serve(answer).await.unwrap().unwrap();
         std::future::pending::<()>().await;
     };
-    beside(serve, || async {
+    beside(None, serve, || async {
         assert_eq!(list("endless").await, Err(FileError::Refused(FileRefusal::TooLarge)));
         assert_eq!(list("again").await, Err(FileError::Ask(AskError::Malformed)));
         // Parts of a directory of any size can be listed.

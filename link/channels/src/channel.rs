@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt;
 use core::future::poll_fn;
-use core::task::Poll;
+use core::task::{Context, Poll};
 use isola_abi::id::PhysRange;
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::links::{
@@ -17,6 +17,7 @@ use isola_abi::links::{
 };
 use isola_abi::management::MAX_NAME_LEN;
 use isola_events::spawn_task;
+use isola_iobuf::Chain;
 use isola_link_rings::{Broken, Message, Posted, SendError, fence_posts};
 
 /// The most pages of memory that survives the cell that shares it: 1 MiB.
@@ -420,55 +421,72 @@ impl Channel {
         }
     }
 
+    /// Sends the first `len` bytes of `data` as a packet, if the ring has room. Returns whether it had.
+    pub(crate) fn try_write(&self, len: usize, data: &Chain) -> Result<bool, ChannelError> {
+        self.check_open()?;
+        let sent = self.link.rings.borrow_mut().send_parts(len, data.parts().map(|part| &**part));
+        self.is_sent(sent)
+    }
+
     /// Receives the next packet by `take`, which returns `None` if there is none.
     fn next<T>(
         &self,
         mut take: impl FnMut(&mut Rings) -> Result<Option<T>, Broken>,
     ) -> impl Future<Output = Result<T, ChannelError>> {
         let mut has_waited = false;
-        poll_fn(move |context| {
-            let reads = self.reads.get();
-            if reads == READS_IN_A_ROW {
-                // Other events run after many packets that were read without a wait.
-                self.reads.set(0);
-                let must = self.link.rings.borrow_mut().release();
-                self.link.notify(must);
-                context.waker().wake_by_ref();
+        poll_fn(move |context| self.poll_next(context, &mut has_waited, &mut take))
+    }
+
+    /// Receives the next packet by `take`. `has_waited` records whether the reader was pending since the last packet.
+    #[inline]
+    pub(crate) fn poll_next<T>(
+        &self,
+        context: &mut Context<'_>,
+        has_waited: &mut bool,
+        take: &mut impl FnMut(&mut Rings) -> Result<Option<T>, Broken>,
+    ) -> Poll<Result<T, ChannelError>> {
+        let reads = self.reads.get();
+        if reads == READS_IN_A_ROW {
+            // Other events run after many packets that were read without a wait.
+            self.reads.set(0);
+            let must = self.link.rings.borrow_mut().release();
+            self.link.notify(must);
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        loop {
+            if let Some(packet) = take(&mut self.link.rings.borrow_mut())? {
+                let has_waited = core::mem::take(has_waited);
+                if has_waited {
+                    self.link.brief_polling.end_wait();
+                }
+                self.reads.set(if has_waited { 0 } else { reads + 1 });
+                return Poll::Ready(Ok(packet));
+            }
+            self.check_open()?;
+            if self.link.poll_briefly()? {
+                continue;
+            }
+            if !self.link.await_packet(context.waker())? {
+                *has_waited = true;
+                self.link.brief_polling.begin_wait();
                 return Poll::Pending;
             }
-            loop {
-                if let Some(packet) = take(&mut self.link.rings.borrow_mut())? {
-                    if has_waited {
-                        self.link.brief_polling.end_wait();
-                    }
-                    self.reads.set(if has_waited { 0 } else { reads + 1 });
-                    return Poll::Ready(Ok(packet));
-                }
-                self.check_open()?;
-                if self.link.poll_briefly()? {
-                    continue;
-                }
-                if !self.link.await_packet(context.waker())? {
-                    has_waited = true;
-                    self.link.brief_polling.begin_wait();
-                    return Poll::Pending;
-                }
-            }
-        })
+        }
     }
 
     async fn await_room(&self, len_bytes: usize) -> Result<(), ChannelError> {
-        poll_fn(|context| {
-            if !self.link.is_open() {
-                return Poll::Ready(Err(ChannelError::Closed));
-            }
-            match self.link.await_room(len_bytes, context.waker()) {
-                Ok(false) => Poll::Pending,
-                Ok(true) => Poll::Ready(Ok(())),
-                Err(Broken) => Poll::Ready(Err(ChannelError::Closed)),
-            }
-        })
-        .await
+        poll_fn(|context| self.poll_room(context, len_bytes)).await
+    }
+
+    /// Ready when the ring has room for a packet.
+    pub(crate) fn poll_room(
+        &self,
+        context: &mut Context<'_>,
+        len_bytes: usize,
+    ) -> Poll<Result<(), ChannelError>> {
+        self.check_open()?;
+        if self.link.await_room(len_bytes, context.waker())? { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 }
 

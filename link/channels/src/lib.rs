@@ -27,6 +27,7 @@ mod error;
 mod memory;
 pub mod neighbours;
 mod runtime;
+mod stream;
 
 pub use bell::Bell;
 pub use channel::{
@@ -38,3 +39,4 @@ pub use isola_abi::links::{LinkAccess, LinkRefusal};
 pub use isola_link_rings::Message;
 pub use memory::{MOST_SHARED_PAGES, PeerMemory, SharedMemory, WritableMemory};
 pub use runtime::{MOST_RING_PAGES, RingSizes};
+pub use stream::ChannelStream;

@@ -1,7 +1,9 @@
-//! A connection to another machine, on the core of its flow: it sends and receives frames until either side ends it.
+//! A connection to another machine, on the core of its flow, or on the first core if it is a channel: it sends and
+//! receives frames until either side ends it.
 
-use crate::frame::{Frame, GREETING_LEN, ProtocolViolation};
+use crate::frame::{Frame, GREETING_LEN, LOCATION_LEN, ProtocolViolation};
 use crate::send_queue::{SendAction, SendQueue};
+use crate::transport::{Transport, TransportKind};
 use crate::write_deadline::WriteDeadline;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,8 +11,9 @@ use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
+use isola_channels::Channel;
 use isola_iobuf::{Chain, IoBuf};
-use isola_net::{KeepAlive, TcpStream};
+use isola_net::TcpStream;
 
 /// The delivery of received frames. The connection reads no more until it completes.
 type Delivery = Pin<Box<dyn Future<Output = Result<(), ProtocolViolation>>>>;
@@ -21,16 +24,10 @@ const FEW_PARTS: usize = 64;
 /// The number of bytes for which they may have another part.
 const BYTES_A_PART: usize = 512;
 
-/// The time of silence after which TCP probes the peer.
-const SILENCE: Duration = Duration::from_secs(5);
-
-/// The interval and number of probes, after which the connection ends.
-const SILENCE_PROBES: (Duration, u8) = (Duration::from_secs(1), 5);
-
 /// A connection.
 pub(crate) struct Connection {
-    stream: TcpStream,
-    /// Data taken from the queue that TCP has not accepted yet.
+    stream: Transport,
+    /// Data taken from the queue that the transport has not accepted yet.
     sending: Chain,
     /// Received bytes that are not a whole frame yet.
     partial: Chain,
@@ -38,13 +35,17 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Returns a connection to a machine that must take data within the time limit `write_limit`.
-    pub fn new(stream: TcpStream, write_limit: Duration) -> Self {
-        let mut stream = stream;
-        // Detects a machine that disappeared without closing the connection.
-        let (interval, probes) = SILENCE_PROBES;
-        let (idle, interval) = (SILENCE.into(), interval.into());
-        stream.set_keep_alive(Some(KeepAlive { idle, interval, probes }));
+    /// Returns a connection over TCP to a machine that must take data within the time limit `write_limit`.
+    pub fn tcp(stream: TcpStream, write_limit: Duration) -> Self {
+        Self::new(Transport::tcp(stream), write_limit)
+    }
+
+    /// Returns a connection over a channel to a machine that must take data within the time limit `write_limit`.
+    pub fn channel(channel: Channel, write_limit: Duration) -> Self {
+        Self::new(Transport::channel(channel, write_limit), write_limit)
+    }
+
+    fn new(stream: Transport, write_limit: Duration) -> Self {
         Self {
             stream,
             sending: Chain::new(),
@@ -53,23 +54,39 @@ impl Connection {
         }
     }
 
+    /// Returns the kind of its transport.
+    pub fn kind(&self) -> TransportKind {
+        self.stream.kind()
+    }
+
     /// Sends one frame.
     pub async fn send(&mut self, frame: Frame) -> Result<(), ProtocolViolation> {
-        self.stream.write(frame.encode()).await.map_err(|_| ProtocolViolation)
+        self.stream.write(frame.encode()).await
     }
 
     /// Receives the greeting. It has no payload, so the buffer for an unidentified machine is bounded by its length.
     pub async fn receive_greeting(&mut self) -> Result<Frame, ProtocolViolation> {
+        self.receive_frame(GREETING_LEN).await
+    }
+
+    /// Asks the first machine where it is, and receives the answer.
+    pub async fn locate(&mut self) -> Result<Frame, ProtocolViolation> {
+        self.send(Frame::Locate).await?;
+        self.receive_frame(LOCATION_LEN).await
+    }
+
+    /// Receives a frame of at most `most` bytes.
+    async fn receive_frame(&mut self, most: usize) -> Result<Frame, ProtocolViolation> {
         loop {
             if let Some(frame) = Frame::take(&mut self.partial)? {
                 return Ok(frame);
             }
-            if self.partial.len() >= GREETING_LEN {
+            if self.partial.len() >= most {
                 return Err(ProtocolViolation);
             }
             match self.stream.read().await {
-                Ok(Some(data)) => keep(&mut self.partial, data),
-                _ => return Err(ProtocolViolation),
+                Some(data) => keep(&mut self.partial, data),
+                None => return Err(ProtocolViolation),
             }
         }
     }
@@ -139,8 +156,8 @@ impl Connection {
                 }
             }
             match self.stream.poll_read(context) {
-                Poll::Ready(Ok(Some(data))) => keep(&mut self.partial, data),
-                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Ready(Some(data)) => keep(&mut self.partial, data),
+                Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }
             let mut frames = Vec::new();

@@ -2,6 +2,7 @@
 
 use crate::frame::{MAX_PAYLOAD, Refusal};
 use core::fmt;
+use isola_channels::ChannelError;
 use isola_ebbs::IdError;
 use isola_net::StreamError;
 
@@ -10,6 +11,8 @@ use isola_net::StreamError;
 pub enum JoinError {
     /// The connection to its first machine failed.
     Connect(StreamError),
+    /// No channel to its first machine could be opened.
+    Channel(ChannelError),
     /// Its first machine did not answer within ten seconds.
     NotAnswered,
     /// The peer is not the first machine of an application of this version, or has no room.
@@ -22,8 +25,11 @@ impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect(error) => write!(f, "the application's first machine cannot be reached: {error}"),
+            Self::Channel(error) => {
+                write!(f, "the application's first machine cannot be reached by a channel: {error}")
+            }
             Self::NotAnswered => {
-                f.write_str("the application's first machine does not answer: check the port")
+                f.write_str("the application's first machine does not answer: check its port or name")
             }
             Self::NotTheProtocol => {
                 f.write_str("the peer is not the first machine of an application, or has no room for another")

@@ -1,4 +1,4 @@
-//! The protocol between machines: frames in a TCP stream, with integers in network byte order.
+//! The protocol between machines: frames in a stream of bytes, with integers in network byte order.
 //!
 //! ```text
 //!  0  length of the rest, in bytes
@@ -8,20 +8,27 @@
 //!
 //! | kind | receiver | sender | call | 24 | payload |
 //! |---|---|---|---|---|---|
-//! | 1 hello | 0 | its previous number, or 0 | 0 | [`MAGIC`] | none |
+//! | 1 hello | 0 | its previous number, or 0 | the incarnation of the first machine that it expects, or 0 | [`MAGIC`] | none |
 //! | 2 welcome | its number from now on | the first machine | 0 | [`MAGIC`] | none |
 //! | 3 call | the called machine | the caller | its number | the Ebb | the request |
 //! | 4 answer | the caller | the called machine | as in the call | 0 | the answer |
 //! | 5 refusal | the caller | the called machine | as in the call | a [`Refusal`] | none |
+//! | 6 locate | 0 | 0 | 0 | [`MAGIC`] | none |
+//! | 7 location | 0 | the first machine | its incarnation | [`MAGIC`] | its cell's name if it serves channels |
+//!
+//! A machine may send one locate before its hello.
 //!
 //! All input is validated before use; a violation ends the stream.
 
+use alloc::string::String;
 use core::fmt;
+use core::num::NonZeroU64;
+use isola_abi::management::MAX_NAME_LEN;
 use isola_ebbs::{EbbId, MachineId};
-use isola_iobuf::{Chain, Emitter, IoBufMut};
+use isola_iobuf::{Chain, Emitter, IoBuf, IoBufMut};
 
 /// The constant in hello and welcome that identifies this protocol and its version.
-pub const MAGIC: u64 = u64::from_be_bytes(*b"isola\0\0\x01");
+pub const MAGIC: u64 = u64::from_be_bytes(*b"isola\0\0\x02");
 
 /// The maximum length of a payload, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -32,11 +39,27 @@ const HEADER: usize = 28;
 /// The length of a hello or a welcome, in bytes.
 pub(crate) const GREETING_LEN: usize = LENGTH + HEADER;
 
+/// The most bytes of a location.
+pub(crate) const LOCATION_LEN: usize = GREETING_LEN + MAX_NAME_LEN;
+
 /// A frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
-    Hello { before: Option<MachineId> },
-    Welcome { you: MachineId },
+    Hello {
+        before: Option<MachineId>,
+        /// The incarnation of the first machine; `None` for any.
+        first: Option<NonZeroU64>,
+    },
+    Welcome {
+        you: MachineId,
+    },
+    /// Asks a first machine where it is.
+    Locate,
+    Location {
+        incarnation: NonZeroU64,
+        /// The name of its cell; empty if it cannot be reached by channels.
+        cell: String,
+    },
     Message(Message),
 }
 
@@ -124,8 +147,15 @@ impl Frame {
     pub fn encode(self) -> Chain {
         let number = |machine: Option<MachineId>| machine.map_or(0, MachineId::number);
         let (kind, to, from, call, word, payload) = match self {
-            Self::Hello { before } => (1, 0, number(before), 0, MAGIC, Chain::new()),
+            Self::Hello { before, first } => {
+                (1, 0, number(before), first.map_or(0, NonZeroU64::get), MAGIC, Chain::new())
+            }
             Self::Welcome { you } => (2, you.number(), MachineId::FIRST.number(), 0, MAGIC, Chain::new()),
+            Self::Locate => (6, 0, 0, 0, MAGIC, Chain::new()),
+            Self::Location { incarnation, cell } => {
+                let name = Chain::from(IoBuf::from(cell.into_bytes()));
+                (7, 0, MachineId::FIRST.number(), incarnation.get(), MAGIC, name)
+            }
             Self::Message(Message { to, from, call, body }) => {
                 let (kind, word, payload) = match body {
                     Body::Call { ebb, request } => (3, ebb.as_u64(), request),
@@ -173,19 +203,20 @@ impl Frame {
         let (call, word) = (word64()?, word64()?);
         frame.advance(LENGTH + HEADER);
         let bare = if frame.is_empty() { Ok(()) } else { Err(ProtocolViolation) };
-        let greeting = if word == MAGIC && call == 0 { bare } else { Err(ProtocolViolation) };
+        let greeting = if word == MAGIC { bare } else { Err(ProtocolViolation) };
         let body = match kind {
             1 => {
                 greeting?;
                 let before =
                     if from == 0 { None } else { Some(MachineId::new(from).ok_or(ProtocolViolation)?) };
-                return if to == 0 { Ok(Self::Hello { before }) } else { Err(ProtocolViolation) };
+                let first = NonZeroU64::new(call);
+                return if to == 0 { Ok(Self::Hello { before, first }) } else { Err(ProtocolViolation) };
             }
             2 => {
                 greeting?;
                 let first = from == MachineId::FIRST.number();
                 return match MachineId::new(to) {
-                    Some(you) if first && you != MachineId::FIRST => Ok(Self::Welcome { you }),
+                    Some(you) if first && call == 0 && you != MachineId::FIRST => Ok(Self::Welcome { you }),
                     _ => Err(ProtocolViolation),
                 };
             }
@@ -194,6 +225,17 @@ impl Frame {
             5 => {
                 bare?;
                 Body::Refusal(Refusal::from_code(word).ok_or(ProtocolViolation)?)
+            }
+            6 => {
+                greeting?;
+                return if (to, from, call) == (0, 0, 0) { Ok(Self::Locate) } else { Err(ProtocolViolation) };
+            }
+            7 => {
+                let is_right = word == MAGIC && (to, from) == (0, MachineId::FIRST.number());
+                let incarnation = NonZeroU64::new(call).filter(|_| is_right && frame.len() <= MAX_NAME_LEN);
+                let incarnation = incarnation.ok_or(ProtocolViolation)?;
+                let cell = String::from_utf8(frame.to_vec()).map_err(|_| ProtocolViolation)?;
+                return Ok(Self::Location { incarnation, cell });
             }
             _ => return Err(ProtocolViolation),
         };
@@ -206,7 +248,6 @@ impl Frame {
 mod tests {
     use super::*;
     use alloc::vec::Vec;
-    use isola_iobuf::IoBuf;
     use proptest::prelude::*;
 
     fn machine() -> impl Strategy<Value = MachineId> {
@@ -229,7 +270,13 @@ mod tests {
             prop::sample::select(&Refusal::ALL[..]).prop_map(Body::Refusal),
         ];
         prop_oneof![
-            prop::option::of(machine()).prop_map(|before| Frame::Hello { before }),
+            (prop::option::of(machine()), any::<u64>())
+                .prop_map(|(before, first)| Frame::Hello { before, first: NonZeroU64::new(first) }),
+            (0..1).prop_map(|_| Frame::Locate),
+            (1..u64::MAX, "[a-z]{0,24}").prop_map(|(incarnation, cell)| Frame::Location {
+                incarnation: NonZeroU64::new(incarnation).unwrap(),
+                cell
+            }),
             machine()
                 .prop_filter("not the first", |you| *you != MachineId::FIRST)
                 .prop_map(|you| Frame::Welcome { you }),
@@ -261,7 +308,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_yield_frames_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0_u8..7) {
+        fn any_bytes_yield_frames_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0_u8..9) {
             let mut all = (HEADER as u32 + bytes.len() as u32).to_be_bytes().to_vec();
             all.extend([0, 0, 0, kind]);
             all.extend(bytes);
@@ -273,7 +320,11 @@ mod tests {
 
     fn copy(frame: &Frame) -> Frame {
         match frame {
-            Frame::Hello { before } => Frame::Hello { before: *before },
+            Frame::Hello { before, first } => Frame::Hello { before: *before, first: *first },
+            Frame::Locate => Frame::Locate,
+            Frame::Location { incarnation, cell } => {
+                Frame::Location { incarnation: *incarnation, cell: cell.clone() }
+            }
             Frame::Welcome { you } => Frame::Welcome { you: *you },
             Frame::Message(Message { to, from, call, body }) => {
                 let body = match body {

@@ -7,7 +7,8 @@
 //! | [`id_map`] | a map from an Ebb to a few bytes, for all machines; the first machine [serves](id_map::serve) it |
 //! | [`SharedEbb`] | an Ebb with one representative in the whole application, which all machines call; the id map records its home |
 //!
-//! Machines exchange frames over TCP. Input from another machine is hostile: it is validated, bounded and paced, and a
+//! Machines exchange frames over TCP; two cells of one machine exchange them over a [channel](isola_channels) if the
+//! manifest of the first machine's cell accepts the other one. Calls are the same over both. Input from another machine is hostile: it is validated, bounded and paced, and a
 //! machine that violates the protocol loses its connection.
 //!
 //! | limit | |
@@ -19,6 +20,7 @@
 //! | [`MAX_PAYLOAD`] | bytes queued to a machine; further messages to it wait, and all later messages of their senders |
 //! | an eighth of the cell's memory | queues and incomplete frames of all connections; half of that while memory is low, a quarter while it is critical. Beyond it, the connection that uses the most ends |
 //! | 10 s | for a machine to take 64 KiB of queued data; to greet |
+//! | 2 s | for a first machine to answer by a channel; afterwards its address is joined by TCP |
 //! | 64 | connections per core that have not greeted; a further one replaces the oldest |
 //!
 //! **Activities.** A call of another machine is answered for the activity of its connection, or for that of
@@ -35,6 +37,7 @@ extern crate alloc;
 
 mod backlog;
 mod calls;
+mod channel_service;
 mod connection;
 mod error;
 mod frame;
@@ -47,6 +50,7 @@ mod messenger;
 mod send_queue;
 mod shared_ebb;
 mod slots;
+mod transport;
 mod write_deadline;
 
 /// The maximum number of concurrent calls of a machine to another.
@@ -64,8 +68,11 @@ pub use error::{CallError, JoinError, NoSuchActivity, ServeError};
 pub use frame::{MAX_PAYLOAD, Refusal};
 pub use handlers::Call;
 pub use isola_ebbs::{EbbId, MachineId};
-pub use joining::{disconnected, join, rejoin};
+pub use joining::{FirstMachine, NotAFirstMachine, disconnected, join, rejoin};
 pub use machines::MAX_MACHINES;
-pub use messenger::{HandlerRegistration, call, charge_calls_of, host, serve};
+pub use messenger::{
+    FirstMachineListener, HandlerRegistration, call, charge_calls_of, connected_machines, host, serve,
+};
 pub use shared_ebb::{AskError, Interface, Message, SharedEbb};
 pub use slots::rpc_report;
+pub use transport::TransportKind;

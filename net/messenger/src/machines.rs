@@ -3,6 +3,7 @@
 use crate::MAX_CALLS;
 use crate::frame::{Body, Frame, Message, Refusal};
 use crate::send_queue::SendQueue;
+use crate::transport::TransportKind;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,11 +18,17 @@ const MAX_NUMBER: u32 = u32::MAX >> 1;
 
 /// The connected machines.
 pub(crate) struct Machines {
-    connected: RefCell<BTreeMap<MachineId, Arc<SendQueue>>>,
+    connected: RefCell<BTreeMap<MachineId, Connected>>,
     /// The last number that was assigned.
     last: Cell<u32>,
     /// Calls that were forwarded and not answered: callee, caller, the caller's numbers.
     forwarded: RefCell<BTreeMap<(MachineId, MachineId), Vec<u64>>>,
+}
+
+/// The connection to a machine.
+struct Connected {
+    send_queue: Arc<SendQueue>,
+    transport: TransportKind,
 }
 
 impl Machines {
@@ -55,17 +62,24 @@ impl Machines {
     }
 
     /// Adds a machine.
-    pub fn add(&self, machine: MachineId, send_queue: Arc<SendQueue>) {
-        self.connected.borrow_mut().insert(machine, send_queue);
+    pub fn add(&self, machine: MachineId, send_queue: Arc<SendQueue>, transport: TransportKind) {
+        self.connected.borrow_mut().insert(machine, Connected { send_queue, transport });
+    }
+
+    /// Returns the connected machines and their transports.
+    pub fn list(&self) -> Vec<(MachineId, TransportKind)> {
+        let connected = self.connected.borrow();
+        connected.iter().map(|(machine, connected)| (*machine, connected.transport)).collect()
     }
 
     /// Removes a machine, unless it has another connection by now. Returns whether it did.
     pub fn remove_if(&self, machine: MachineId, send_queue: &Arc<SendQueue>) -> bool {
-        let connected = self.connected.borrow().get(&machine).is_some_and(|its| Arc::ptr_eq(its, send_queue));
-        if connected {
+        let is_same = |connected: &Connected| Arc::ptr_eq(&connected.send_queue, send_queue);
+        let is_connected = self.connected.borrow().get(&machine).is_some_and(is_same);
+        if is_connected {
             self.remove(machine);
         }
-        connected
+        is_connected
     }
 
     /// Removes a machine, and refuses all forwarded calls that wait for its answers.
@@ -85,7 +99,8 @@ impl Machines {
     /// Returns the queue of the connection to a machine, or to the first machine, which forwards.
     pub fn queue_to(&self, machine: MachineId) -> Option<Arc<SendQueue>> {
         let connected = self.connected.borrow();
-        connected.get(&machine).or_else(|| connected.get(&MachineId::FIRST)).cloned()
+        let connected = connected.get(&machine).or_else(|| connected.get(&MachineId::FIRST))?;
+        Some(connected.send_queue.clone())
     }
 
     /// Sends `caller` a refusal from `callee`.
@@ -103,7 +118,7 @@ impl Machines {
     /// Forwards a message between two other machines, as the first machine, once there is room in the queue.
     pub async fn forward(&self, message: Message) {
         let Message { to, from, call, .. } = message;
-        let queue = self.connected.borrow().get(&to).cloned();
+        let queue = self.connected.borrow().get(&to).map(|connected| connected.send_queue.clone());
         let is_call = matches!(message.body, Body::Call { .. });
         let Some(queue) = queue else {
             if is_call {
@@ -163,7 +178,7 @@ mod tests {
 
     fn joined(machines: &Machines, before: Option<MachineId>) -> MachineId {
         let number = machines.number(before).unwrap();
-        machines.add(number, BACKLOG.open());
+        machines.add(number, BACKLOG.open(), TransportKind::Tcp);
         number
     }
 

@@ -5,6 +5,7 @@
 
 use crate::backlog::CELL_BACKLOG;
 use crate::calls::Calls;
+use crate::channel_service::{HOSTING, HostingUse};
 use crate::connection::Connection;
 use crate::error::{CallError, NoSuchActivity, ServeError};
 use crate::frame::{Body, Frame, MAX_PAYLOAD, Message, ProtocolViolation, Refusal};
@@ -13,6 +14,7 @@ use crate::handlers::{Call, Handlers};
 use crate::machines::Machines;
 use crate::send_queue::SendQueue;
 use crate::slots::Slots;
+use crate::transport::TransportKind;
 use crate::write_deadline::MACHINE_WRITE_LIMIT;
 use crate::{GREETING, MAX_CALLS, SERVED_CALLS};
 use alloc::collections::BTreeMap;
@@ -29,8 +31,8 @@ use isola_ebbs::{Ebb, EbbId, MachineId, Representative, current_core, platform};
 use isola_events::pressure::{PressureHandler, on_memory_pressure};
 use isola_events::{current_activity, elsewhere, spawn_task_for, timeout};
 use isola_iobuf::Chain;
+use isola_net::listen;
 use isola_net::tcp::{PortInUse, PortListener};
-use isola_net::{TcpStream, listen};
 use isola_platform::CoreIndex;
 
 /// The core that runs the messenger.
@@ -73,14 +75,30 @@ impl Representative for Messenger {
 }
 
 /// Makes this machine the first of an application, which others join at `port`, for as long as the returned value
-/// lives.
+/// lives. If it is a cell, other cells of the machine join by channels to its service `messenger`, as far as its manifest
+/// accepts them; with or without a network.
 ///
 /// Any program that reaches the port can join: publish it only to machines of the application.
 ///
 /// # Errors
 /// [`PortInUse`].
-pub fn host(port: u16) -> Result<PortListener, PortInUse> {
-    listen(port, BACKLOG, welcome)
+pub fn host(port: u16) -> Result<FirstMachineListener, PortInUse> {
+    let serve = |stream| welcome(Connection::tcp(stream, MACHINE_WRITE_LIMIT));
+    Ok(FirstMachineListener { _port: listen(port, BACKLOG, serve)?, _channels: HostingUse::begin() })
+}
+
+/// The listener of a first machine. Dropping it stops listening; connected machines stay.
+#[derive(Debug)]
+#[must_use = "dropping this stops listening"]
+pub struct FirstMachineListener {
+    _port: PortListener,
+    _channels: HostingUse,
+}
+
+/// Returns the machines that are connected to this one, each with the transport of its frames: all that have joined, on the
+/// first machine; the first one on others.
+pub async fn connected_machines() -> Vec<(MachineId, TransportKind)> {
+    on_messenger_core(|| async { MESSENGER.machines.list() }).await
 }
 
 /// Answers calls to `ebb` with `handler` until the returned value is dropped. Must be called on the cell's first core,
@@ -192,14 +210,13 @@ pub async fn charge_calls_of(machine: MachineId, activity: ActivityId) -> Result
 }
 
 /// Serves a joining machine, on the core of its connection.
-async fn welcome(stream: TcpStream) {
-    let mut connection = Connection::new(stream, MACHINE_WRITE_LIMIT);
-    let Some(Ok(Frame::Hello { before })) = receive_in_time(connection.receive_greeting()).await else {
-        return;
-    };
+pub(crate) async fn welcome(connection: Connection) {
+    let mut connection = connection;
+    let Some(Ok(before)) = receive_in_time(receive_hello(&mut connection)).await else { return };
     let send_queue = CELL_BACKLOG.open();
-    let admitted = send_queue.clone();
-    let Some(you) = on_messenger_core(move || async move { MESSENGER.admit(before, admitted) }).await else {
+    let (admitted, kind) = (send_queue.clone(), connection.kind());
+    let admit = move || async move { MESSENGER.admit(before, admitted, kind) };
+    let Some(you) = on_messenger_core(admit).await else {
         return;
     };
     let welcomed = timeout(GREETING, connection.send(Frame::Welcome { you })).await;
@@ -210,6 +227,21 @@ async fn welcome(stream: TcpStream) {
     on_messenger_core(move || async move { MESSENGER.remove_machine(you) }).await;
 }
 
+/// Receives the hello of a machine that joins, which may ask before where this one is. Returns its previous number.
+async fn receive_hello(connection: &mut Connection) -> Result<Option<MachineId>, ProtocolViolation> {
+    let incarnation = HOSTING.incarnation;
+    let mut greeting = connection.receive_greeting().await?;
+    if greeting == Frame::Locate {
+        let cell = HOSTING.cell_name().into();
+        connection.send(Frame::Location { incarnation, cell }).await?;
+        greeting = connection.receive_greeting().await?;
+    }
+    match greeting {
+        Frame::Hello { before, first } if first.is_none_or(|first| first == incarnation) => Ok(before),
+        _ => Err(ProtocolViolation),
+    }
+}
+
 /// Runs the future that `make` creates on the messenger's core; returns its result.
 async fn on_messenger_core<T: Send + 'static, F: Future<Output = T> + 'static>(
     make: impl FnOnce() -> F + Send + 'static,
@@ -218,11 +250,16 @@ async fn on_messenger_core<T: Send + 'static, F: Future<Output = T> + 'static>(
 }
 
 impl Messenger {
-    fn admit(&self, before: Option<MachineId>, send_queue: Arc<SendQueue>) -> Option<MachineId> {
+    fn admit(
+        &self,
+        before: Option<MachineId>,
+        send_queue: Arc<SendQueue>,
+        kind: TransportKind,
+    ) -> Option<MachineId> {
         // A machine that admits another is the first machine, permanently.
         MachineId::FIRST.become_here().ok()?;
         let you = self.machines.number(before)?;
-        self.machines.add(you, send_queue);
+        self.machines.add(you, send_queue, kind);
         Some(you)
     }
 

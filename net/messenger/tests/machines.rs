@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    ECHO, HUGE, NOT_SERVED, PORT, SLOW, SharedMachineId, bytes, echo, first_answer, join_first, pair,
-    serve_all,
+    ECHO, HUGE, NOT_SERVED, PORT, SLOW, SharedMachineId, bytes, echo, first_answer, join_first, machine,
+    pair, run_cells, serve_all,
 };
 use isola_ebbs::ebb_id;
 use isola_events::future::join_all;
@@ -16,7 +16,7 @@ use isola_messenger::{
     host, id_map, serve,
 };
 use isola_platform::CoreIndex;
-use isola_test_cells::{TestCell, run_cells};
+use isola_test_cells::TestCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -64,16 +64,19 @@ fn every_machine_calls_every_other_and_itself_from_any_core() {
         call_all().await;
     }
     let [a, b, c] = switch(Loss::Never);
-    run_cells([
-        TestCell::new(1, 2, a, || async {
-            let _listening = host(PORT).unwrap();
-            let _echo = serve(ECHO, echo).unwrap();
-            assert_eq!(serve(ECHO, echo).err(), Some(ServeError::Taken));
-            call_all().await;
-        }),
-        TestCell::new(2, 2, b, || joined(&SECOND)),
-        TestCell::new(3, 2, c, || joined(&THIRD)),
-    ]);
+    run_cells(
+        machine(),
+        [
+            TestCell::new(1, 2, a, || async {
+                let _listening = host(PORT).unwrap();
+                let _echo = serve(ECHO, echo).unwrap();
+                assert_eq!(serve(ECHO, echo).err(), Some(ServeError::Taken));
+                call_all().await;
+            }),
+            TestCell::new(2, 2, b, || joined(&SECOND)),
+            TestCell::new(3, 2, c, || joined(&THIRD)),
+        ],
+    );
 }
 
 #[test]
@@ -183,37 +186,40 @@ fn a_home_belongs_to_its_machine_until_that_stops_serving() {
     let [a, b, c] = switch(Loss::Never);
     static CALLER: SharedMachineId = SharedMachineId::new();
     static REFUSED: SharedMachineId = SharedMachineId::new();
-    run_cells([
-        TestCell::new(1, 1, a, serve_all).until_others_end(),
-        TestCell::new(2, 1, b, move || async move {
-            let number = join_first().await;
-            let serving = MOVED.serve(plus(1)).await.unwrap().unwrap();
-            CALLER.set(number);
-            REFUSED.get().await;
-            assert_eq!(ask(&MOVED, 1).await, 2, "the home has not changed");
-            drop(serving);
-            // Now the other machine becomes the home.
-            while ask(&MOVED, 1).await != 11 {
-                sleep(Duration::from_millis(2)).await;
-            }
-        }),
-        TestCell::new(3, 1, c, move || async move {
-            let number = join_first().await;
-            CALLER.get().await;
-            let not_yours = Some(CallError::Refused(Refusal::NotYours));
-            assert_eq!(MOVED.serve(plus(10)).await.err(), not_yours);
-            assert_eq!(id_map::set(ebb_id!(MOVED), b"mine").await.err(), not_yours);
-            assert_eq!(id_map::remove(ebb_id!(MOVED)).await.err(), not_yours);
-            REFUSED.set(number);
-            let _serving = loop {
-                match MOVED.serve(plus(10)).await {
-                    Ok(serving) => break serving.unwrap(),
-                    Err(error) => assert_eq!(Some(error), not_yours),
+    run_cells(
+        machine(),
+        [
+            TestCell::new(1, 1, a, serve_all).until_others_end(),
+            TestCell::new(2, 1, b, move || async move {
+                let number = join_first().await;
+                let serving = MOVED.serve(plus(1)).await.unwrap().unwrap();
+                CALLER.set(number);
+                REFUSED.get().await;
+                assert_eq!(ask(&MOVED, 1).await, 2, "the home has not changed");
+                drop(serving);
+                // Now the other machine becomes the home.
+                while ask(&MOVED, 1).await != 11 {
+                    sleep(Duration::from_millis(2)).await;
                 }
-                sleep(Duration::from_millis(2)).await;
-            };
-            std::future::pending::<()>().await;
-        })
-        .until_others_end(),
-    ]);
+            }),
+            TestCell::new(3, 1, c, move || async move {
+                let number = join_first().await;
+                CALLER.get().await;
+                let not_yours = Some(CallError::Refused(Refusal::NotYours));
+                assert_eq!(MOVED.serve(plus(10)).await.err(), not_yours);
+                assert_eq!(id_map::set(ebb_id!(MOVED), b"mine").await.err(), not_yours);
+                assert_eq!(id_map::remove(ebb_id!(MOVED)).await.err(), not_yours);
+                REFUSED.set(number);
+                let _serving = loop {
+                    match MOVED.serve(plus(10)).await {
+                        Ok(serving) => break serving.unwrap(),
+                        Err(error) => assert_eq!(Some(error), not_yours),
+                    }
+                    sleep(Duration::from_millis(2)).await;
+                };
+                std::future::pending::<()>().await;
+            })
+            .until_others_end(),
+        ],
+    );
 }

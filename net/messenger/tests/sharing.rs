@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{SharedMachineId, bytes, join_first, serve_all};
+use common::{SharedMachineId, bytes, join_first, machine, run_cells, serve_all};
 use isola_abi::id::ActivityId;
 use isola_ebbs::EbbId;
 use isola_events::future::join_all;
@@ -13,7 +13,7 @@ use isola_messenger::{
     MAX_CALLS, MachineId, NoSuchActivity, SERVED_CALLS, call, charge_calls_of, rpc_report, serve,
 };
 use isola_resources::{Entitlement, PolicyKind, RPC, Rate, Weight};
-use isola_test_cells::{TestCell, run_cells};
+use isola_test_cells::TestCell;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -112,17 +112,20 @@ fn calls_of_machines_get_time_in_proportion_to_the_weights_of_their_activities()
             std::future::pending::<()>().await;
         })
     };
-    run_cells([
-        TestCell::new(1, 1, a, first).until_others_end(),
-        TestCell::new(2, 1, b, || async {
-            LONG.set(join_first().await);
-            load(MAX_CALLS, "long.5000", &ENDS).await;
-        }),
-        TestCell::new(3, 1, c, || async {
-            SHORT.set(join_first().await);
-            load(MAX_CALLS, "short.1000", &ENDS).await;
-        }),
-    ]);
+    run_cells(
+        machine(),
+        [
+            TestCell::new(1, 1, a, first).until_others_end(),
+            TestCell::new(2, 1, b, || async {
+                LONG.set(join_first().await);
+                load(MAX_CALLS, "long.5000", &ENDS).await;
+            }),
+            TestCell::new(3, 1, c, || async {
+                SHORT.set(join_first().await);
+                load(MAX_CALLS, "short.1000", &ENDS).await;
+            }),
+        ],
+    );
 }
 
 #[test]
@@ -139,74 +142,83 @@ fn without_a_policy_all_calls_are_answered_at_once() {
             std::future::pending::<()>().await;
         })
     };
-    run_cells([
-        TestCell::new(1, 1, a, first).until_others_end(),
-        TestCell::new(2, 1, b, || async {
-            join_first().await;
-            load(MAX_CALLS, "all.20000", &ENDS).await;
-        }),
-    ]);
+    run_cells(
+        machine(),
+        [
+            TestCell::new(1, 1, a, first).until_others_end(),
+            TestCell::new(2, 1, b, || async {
+                join_first().await;
+                load(MAX_CALLS, "all.20000", &ENDS).await;
+            }),
+        ],
+    );
 }
 
 #[test]
 fn an_activity_that_floods_a_machine_with_calls_leaves_another_of_its_cell_its_share() {
     static NEVER: AtomicBool = AtomicBool::new(false);
     let [a, b] = switch(Loss::Never);
-    run_cells([
-        TestCell::new(1, 1, a, || serve_timed(|_| std::future::pending())).until_others_end(),
-        TestCell::new(2, 1, b, || async {
-            join_first().await;
-            RPC.set_policy(Some(PolicyKind::Wfq));
-            let [flood, victim] = ["flood", "victim"].map(|name| register_activity(name).unwrap());
-            spawn_task_for(flood, load(500, "flood.10000", &NEVER)).detach();
-            sleep(Duration::from_millis(50)).await;
-            // In the order of arrival, a call would wait for 500 of 10 ms in 16 slots.
-            let latency = spawn_task_for(victim, async {
-                let mut longest = 0;
-                for _ in 0..50 {
-                    let begun = now();
-                    call(MachineId::FIRST, TIMED, bytes(b"victim.100")).await.unwrap();
-                    longest = longest.max(now().as_ns() - begun.as_ns());
-                }
-                longest
-            });
-            let longest = latency.await;
-            assert!(longest < 150_000_000, "a call took {longest} ns");
-            assert!(cost(flood) > cost(victim) && cost(victim) > 0);
-        }),
-    ]);
+    run_cells(
+        machine(),
+        [
+            TestCell::new(1, 1, a, || serve_timed(|_| std::future::pending())).until_others_end(),
+            TestCell::new(2, 1, b, || async {
+                join_first().await;
+                RPC.set_policy(Some(PolicyKind::Wfq));
+                let [flood, victim] = ["flood", "victim"].map(|name| register_activity(name).unwrap());
+                spawn_task_for(flood, load(500, "flood.10000", &NEVER)).detach();
+                sleep(Duration::from_millis(50)).await;
+                // In the order of arrival, a call would wait for 500 of 10 ms in 16 slots.
+                let latency = spawn_task_for(victim, async {
+                    let mut longest = 0;
+                    for _ in 0..50 {
+                        let begun = now();
+                        call(MachineId::FIRST, TIMED, bytes(b"victim.100")).await.unwrap();
+                        longest = longest.max(now().as_ns() - begun.as_ns());
+                    }
+                    longest
+                });
+                let longest = latency.await;
+                assert!(longest < 150_000_000, "a call took {longest} ns");
+                assert!(cost(flood) > cost(victim) && cost(victim) > 0);
+            }),
+        ],
+    );
 }
 
 #[test]
 fn a_limit_holds_and_its_removal_is_followed_at_once() {
     let [a, b] = switch(Loss::Never);
-    run_cells([
-        TestCell::new(1, 1, a, || serve_timed(|_| std::future::pending())).until_others_end(),
-        TestCell::new(2, 1, b, || async {
-            join_first().await;
-            let slow = register_activity("slow").unwrap();
-            let limited = |limit| Entitlement { limit, ..Entitlement::default() };
-            RPC.set_entitlement(slow, limited(Rate::per_second(1_000_000).ok())).unwrap();
-            RPC.set_policy(Some(PolicyKind::Reserve));
-            let ask = || spawn_task_for(slow, call(MachineId::FIRST, TIMED, bytes(b"slow.30000")));
-            ask().await.unwrap();
-            let mut second = Box::pin(ask());
-            assert!(timeout(Duration::from_millis(300), &mut second).await.is_err(), "the limit holds");
-            // Calls that are dropped while they wait keep no slot.
-            let dropped = spawn_task_for(slow, async {
-                for _ in 0..40 {
-                    let call = call(MachineId::FIRST, TIMED, bytes(b"dropped.0"));
-                    assert!(timeout(Duration::from_millis(1), call).await.is_err());
-                }
-            });
-            dropped.await;
-            RPC.set_entitlement(slow, limited(None)).unwrap();
-            timeout(Duration::from_secs(5), second).await.expect("the removal holds at once").unwrap();
-            let many = (0..2 * MAX_CALLS).map(|_| call(MachineId::FIRST, TIMED, bytes(b"many.1000")));
-            let many = timeout(Duration::from_secs(5), join_all(many)).await.expect("all slots are free");
-            assert!(many.iter().all(Result::is_ok));
-        }),
-    ]);
+    run_cells(
+        machine(),
+        [
+            TestCell::new(1, 1, a, || serve_timed(|_| std::future::pending())).until_others_end(),
+            TestCell::new(2, 1, b, || async {
+                join_first().await;
+                let slow = register_activity("slow").unwrap();
+                let limited = |limit| Entitlement { limit, ..Entitlement::default() };
+                RPC.set_entitlement(slow, limited(Rate::per_second(1_000_000).ok())).unwrap();
+                RPC.set_policy(Some(PolicyKind::Reserve));
+                let ask = || spawn_task_for(slow, call(MachineId::FIRST, TIMED, bytes(b"slow.30000")));
+                ask().await.unwrap();
+                let mut second = Box::pin(ask());
+                assert!(timeout(Duration::from_millis(300), &mut second).await.is_err(), "the limit holds");
+                // Calls that are dropped while they wait keep no slot.
+                let dropped = spawn_task_for(slow, async {
+                    for _ in 0..40 {
+                        let call = call(MachineId::FIRST, TIMED, bytes(b"dropped.0"));
+                        assert!(timeout(Duration::from_millis(1), call).await.is_err());
+                    }
+                });
+                dropped.await;
+                RPC.set_entitlement(slow, limited(None)).unwrap();
+                timeout(Duration::from_secs(5), second).await.expect("the removal holds at once").unwrap();
+                let many = (0..2 * MAX_CALLS).map(|_| call(MachineId::FIRST, TIMED, bytes(b"many.1000")));
+                let many = timeout(Duration::from_secs(5), join_all(many)).await.expect("all slots are free");
+                assert!(many.iter().all(Result::is_ok));
+            }),
+        ],
+    );
 }
 
 #[test]
@@ -263,5 +275,5 @@ fn no_call_is_lost_or_overtakes_its_activity_while_the_grid_changes_at_random() 
         }
         change(6, &activities.map(|(activity, _)| activity)).await;
     };
-    run_cells([TestCell::new(1, 1, a, first), TestCell::new(2, 1, b, second)]);
+    run_cells(machine(), [TestCell::new(1, 1, a, first), TestCell::new(2, 1, b, second)]);
 }
