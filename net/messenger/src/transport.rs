@@ -159,6 +159,7 @@ mod tests {
     use alloc::sync::Arc;
     use core::sync::atomic::{AtomicBool, Ordering};
     use isola_channels::{ChannelError, listen, open};
+    use isola_events::timeout;
     use isola_link_sim::Machine;
 
     const INTERVAL: Duration = Duration::from_millis(100);
@@ -200,7 +201,11 @@ mod tests {
 
     #[test]
     fn a_silent_peer_that_does_not_read_loses_its_channel() {
-        assert!(ends_before(async |channel: &Channel| channel.closed().await));
+        let waits = async |channel: &Channel| {
+            // Far more than the limit.
+            let _ = timeout(100 * INTERVAL, channel.closed()).await;
+        };
+        assert!(ends_before(waits));
     }
 
     #[test]

@@ -61,6 +61,7 @@ const LONGEST_FIRST: &[(&str, &str)] = &[
     ("isola-drivers", "src/lib.rs"),
     ("isola-events", "tests/trace.rs"),
     ("isola-net-stack", "tests/linux/main.rs"),
+    ("isola-messenger", "tests/over_channels.rs"),
     ("isola-messenger", "tests/pacing.rs"),
     ("isola-host", "src/lib.rs"),
     ("isola-volumes", "tests/volume.rs"),
