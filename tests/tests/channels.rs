@@ -71,6 +71,38 @@ fn cells_exchange_packets_and_share_memory_and_survive_each_other() {
     assert!(web(&isola, 1, &["client", "kv"]).contains("does not accept this one"));
 }
 
+#[test]
+fn cells_are_machines_of_one_application_over_channels() {
+    let isola = Isola::up(&["--cores", "3", "--memory", "512M"]);
+    // No cell has a network.
+    start(&isola, "kv", &["serve"]);
+    waits_for(&isola, "kv", "serving");
+    let out = web(&isola, 0, &["join", "kv"]);
+    assert!(out.contains("joined over a channel") && out.contains("calls and files are right"), "{out}");
+    // The first machine is killed, and comes back.
+    start(&isola, "web", &["stay", "kv"]);
+    waits_for(&isola, "web", "staying");
+    isola.run(&["kill", "kv"]).ok();
+    isola.run(&["start", "kv"]).ok();
+    waits_for(&isola, "web", "it is back");
+    isola.run(&["rm", "-f", "kv", "web"]).ok();
+    // By its address: over a channel if the first machine accepts the cell, over TCP otherwise.
+    for (accept, transport) in [(&["--accept", "web/messenger"][..], "a channel"), (&[], "TCP")] {
+        let cell = ["--cores", "1", "--memory", "32M", "--loop", "*"];
+        let run = [&["run", "-d", "--name", "kv"], &cell[..], accept, &["channels", "serve"]].concat();
+        isola.run(&run).ok();
+        waits_for(&isola, "kv", "serving");
+        let address = wait::until("the cell has an address", || {
+            isola.json(&["inspect", "kv"])["address"].as_str().map(|address| format!("{address}:9000"))
+        });
+        let join = [&["run", "--rm", "--name", "web"], &cell[..], &["channels", "join", &address]].concat();
+        let out = isola.run(&join).ok();
+        assert!(out.contains(&format!("joined over {transport}")), "{transport}: {out}");
+        assert!(out.contains("calls and files are right"), "{transport}: {out}");
+        isola.run(&["rm", "-f", "kv"]).ok();
+    }
+}
+
 /// Returns the last round that a cell with the role `hold` has printed.
 fn rounds(machine: &mut SupervisedMachine) -> Option<u64> {
     let text = machine.client.logs("web");

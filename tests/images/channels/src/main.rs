@@ -2,9 +2,12 @@
 //!
 //! | role | what the cell does |
 //! |---|---|
-//! | `serve` | serves `echo`, `slow` (reads nothing), `memory` (adds to words of shared memory), `state` (shares some that survives), `answer` and `drain` |
+//! | `serve` | serves `echo`, `slow` (reads nothing), `memory` (adds to words of shared memory), `state` (shares some that survives), `answer` and `drain`; and as the first machine of an application |
 //! | `client CELL` | uses all services, and checks the answers |
 //! | `call NAME` | uses a service that answers with the bytes it gets, until both sides have ended |
+//! | `join FIRST` | joins an application by an address or the name of a cell, and uses its calls and files |
+//! | `stay FIRST` | the same, and again after the first machine has ended and is back |
+//! | `call-costs FIRST` | joins, and prints the costs of a call |
 //! | `costs CELL...` | prints the costs of messages and packets |
 //! | `hold CELL` | exchanges packets until the service ends |
 //! | `keep CELL` | keeps the contents of memory of the service when that ends |
@@ -25,6 +28,7 @@ use isola::prelude::*;
 
 mod costs;
 mod hostile;
+mod machines;
 
 isola::app!(main);
 
@@ -34,6 +38,9 @@ async fn main(arguments: Arguments) -> ExitCode {
         ["serve"] => serve().await,
         ["client", cell] => use_all(cell).await,
         ["call", name] => call(name).await,
+        ["join", first] => Ok(machines::join(first).await),
+        ["stay", first] => Ok(machines::stay(first).await),
+        ["call-costs", first] => Ok(machines::measure(first).await),
         ["costs", ref cells @ ..] => costs::measure(cells).await,
         ["hold", cell] => hold(cell).await,
         ["keep", cell] => keep(cell).await,
@@ -46,7 +53,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         },
         _ => {
             println!(
-                "usage: channels serve | client CELL | call NAME | costs CELL... | hold CELL | keep CELL | wait CELL | die STEP CELL | hostile CELL | hostile-neighbour ADDRESS"
+                "usage: channels serve | client CELL | call NAME | join FIRST | stay FIRST | call-costs FIRST | costs CELL... | hold CELL | keep CELL | wait CELL | die STEP CELL | hostile CELL | hostile-neighbour ADDRESS"
             );
             return ExitCode::USAGE;
         }
@@ -86,6 +93,7 @@ async fn serve() -> Result<(), ChannelError> {
         .detach();
     }
     costs::serve_drain()?;
+    let _first_machine = machines::host().await;
     println!("channels: serving");
     isola::stop_requested().await;
     Ok(())
