@@ -13,7 +13,8 @@ use alloc::vec::Vec;
 use isola_abi::frame::{Decoder, MAX_FRAME, MAX_PART_BYTES, encode};
 use isola_abi::id::CellId;
 use isola_abi::management::{
-    CellInfo, JournalEntry, JournalEvent, ManagementError, Request, RequestBody, Response, ResponseBody,
+    CellInfo, CellPage, JournalEntry, JournalEvent, ManagementError, Request, RequestBody, Response,
+    ResponseBody,
 };
 use isola_supervisor_core::Hardware;
 use isola_supervisor_core::inventory::Scrub;
@@ -226,7 +227,7 @@ impl<H: Hardware> Server<H> {
                 self.cells.destroy(&name)?;
                 answer(ResponseBody::Done)
             }
-            RequestBody::List => answer(ResponseBody::Cells(self.list())),
+            RequestBody::List { from } => answer(ResponseBody::Cells(self.list(from))),
             RequestBody::Inspect { name } => answer(ResponseBody::Cell(self.cells.inspect(&name)?)),
             RequestBody::Activities { name, from } => {
                 answer(ResponseBody::Activities(self.cells.activities(&name, from)?))
@@ -279,17 +280,35 @@ impl<H: Hardware> Server<H> {
         answer(ResponseBody::Hello { version: isola_abi::VERSION })
     }
 
-    /// Returns all cells, in brief if the full information does not fit in a frame. Stops as soon as that is certain.
-    fn list(&mut self) -> Vec<CellInfo> {
+    /// Returns all cells if the full information on them fits in a frame. Stops as soon as it is certain that it does
+    /// not; then, and for the following pages, returns a page of cells in brief.
+    fn list(&mut self, from: CellId) -> CellPage {
         self.cells.on_notification();
+        if from == CellId(0) {
+            let mut room = MAX_LIST_BYTES;
+            let fits = |cell: CellInfo| {
+                let len = postcard::experimental::serialized_size(&cell).ok()?;
+                room = room.checked_sub(len)?;
+                Some(cell)
+            };
+            if let Some(cells) = self.cells.list(Detail::Full).map(fits).collect() {
+                return CellPage { cells, next: None };
+            }
+        }
         let mut room = MAX_LIST_BYTES;
-        let fits = |cell: CellInfo| {
-            let len = postcard::experimental::serialized_size(&cell).ok()?;
-            room = room.checked_sub(len)?;
-            Some(cell)
-        };
-        let full: Option<Vec<CellInfo>> = self.cells.list(Detail::Full).map(fits).collect();
-        full.unwrap_or_else(|| self.cells.list(Detail::Brief).collect())
+        let mut page = CellPage::default();
+        for cell in self.cells.list(Detail::Brief).filter(|cell| cell.id >= from) {
+            let len = postcard::experimental::serialized_size(&cell).unwrap_or(MAX_LIST_BYTES);
+            let rest = room.checked_sub(len);
+            // One cell in brief always fits.
+            if rest.is_none() && !page.cells.is_empty() {
+                page.next = Some(cell.id);
+                break;
+            }
+            room = rest.unwrap_or(0);
+            page.cells.push(cell);
+        }
+        page
     }
 
     fn events(&self, from: u64, max_entries: u32) -> Vec<JournalEntry> {
@@ -384,7 +403,7 @@ fn subject(body: &RequestBody) -> Option<String> {
         RequestBody::Hello { .. }
         | RequestBody::Machine
         | RequestBody::Images
-        | RequestBody::List
+        | RequestBody::List { .. }
         // The core's return has an entry.
         | RequestBody::Renew { .. }
         | RequestBody::Inspect { .. }

@@ -3,6 +3,7 @@
 //! The supervisor measures the longest possible wait of a notification, and logs one above a millisecond. On these
 //! machines an instruction takes a nanosecond, so the host's load does not matter.
 
+use isola_abi::id::CellId;
 use isola_abi::management::{
     CellSpec, CellState, Change, JournalEvent, Mode, RequestBody, ResponseBody, RestartPolicy,
 };
@@ -114,7 +115,7 @@ fn images_lists_journals_and_logs_do_not_delay_notifications() {
         machine.client.wait_for_end(&name);
         machine.client.logs(&name);
     }
-    machine.client.flood(RequestBody::List, 50);
+    machine.client.flood(RequestBody::List { from: CellId(0) }, 50);
     machine.client.flood(RequestBody::Events { from: 0, max_entries: u32::MAX }, 50);
     assert_eq!(machine.client.machine().cores.len(), 4);
     was_never_late_since(&mut machine, 0);

@@ -1,6 +1,7 @@
 //! The supervisor on real machines, through the management protocol: creation, start, faults and end of cells.
 
 use isola_abi::frame::MAX_FRAME;
+use isola_abi::id::CellId;
 use isola_abi::management::{
     CellInfo, CellSpec, CellState, Change, CoreOwner, ImageFault, JournalEvent, ManagementError, Mode,
     NetworkSpec, RequestBody, ResponseBody, Text,
@@ -537,7 +538,7 @@ fn a_peer_that_never_reads_responses_does_no_harm() {
         let mut machine = SupervisedMachine::boot(MachineSetup { kind, ..MachineSetup::default() });
         machine.client.create(probe(), spec("bystander", 1, 4, &["serve"]));
         machine.client.start("bystander");
-        machine.client.flood(RequestBody::List, 20_000);
+        machine.client.flood(RequestBody::List { from: CellId(0) }, 20_000);
         machine.client.hello();
         assert_eq!(machine.client.inspect("bystander").state, CellState::Running);
     }

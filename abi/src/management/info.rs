@@ -95,6 +95,15 @@ impl CellInfo {
     }
 }
 
+/// A page of the list of cells, by id.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CellPage {
+    /// The cells.
+    pub cells: Vec<CellInfo>,
+    /// The id of the next page's first cell; `None` if there are no more cells.
+    pub next: Option<CellId>,
+}
+
 /// The present state of a cell. Of an ended cell, usage is that at its end, and it has no resources.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellInfo {

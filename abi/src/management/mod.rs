@@ -29,8 +29,8 @@ mod state;
 pub use crate::id::DeviceLocation;
 pub use error::{ImageFault, ManagementError, TakenCore, TakenCoreOwner};
 pub use info::{
-    ACTIVITIES_PER_PAGE, ActivityPage, ActivityUsage, CellInfo, CoreInfo, CoreOwner, CoreUsage, Crash,
-    Durations, ImageInfo, LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
+    ACTIVITIES_PER_PAGE, ActivityPage, ActivityUsage, CellInfo, CellPage, CoreInfo, CoreOwner, CoreUsage,
+    Crash, Durations, ImageInfo, LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
 };
 pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS, RestartCause};
 pub use lending::{LendingSpec, LoanInfo, MAX_LEASE_MS, MemoryLoanInfo, ReturnReason};
@@ -41,7 +41,7 @@ pub use spec::{CellSpec, NetworkSpec, Text};
 pub use state::CellState;
 
 use crate::frame::MAX_PART_BYTES;
-use crate::id::{CoreId, MAX_CORES};
+use crate::id::{CellId, CoreId, MAX_CORES};
 use crate::query::{AnswerPiece, Line};
 use crate::size::ByteSize;
 use alloc::boxed::Box;
@@ -201,8 +201,11 @@ pub enum RequestBody {
         /// The cell's name.
         name: String,
     },
-    /// Lists all cells.
-    List,
+    /// Lists the cells by id, from an id on: a page of them.
+    List {
+        /// The least id.
+        from: CellId,
+    },
     /// Returns the state of one cell in full.
     Inspect {
         /// The cell's name.
@@ -331,7 +334,7 @@ pub enum ResponseBody {
     /// Answers [`RequestBody::ResizeCores`].
     CoresResized(CoresResized),
     /// Answers [`RequestBody::List`].
-    Cells(Vec<CellInfo>),
+    Cells(CellPage),
     /// Answers [`RequestBody::Activities`].
     Activities(ActivityPage),
     /// Answers [`RequestBody::Logs`].

@@ -246,7 +246,7 @@ fn is_read_only(body: &RequestBody) -> bool {
         body,
         RequestBody::Machine
             | RequestBody::Images
-            | RequestBody::List
+            | RequestBody::List { .. }
             | RequestBody::Inspect { .. }
             | RequestBody::Activities { .. }
             | RequestBody::Logs { .. }

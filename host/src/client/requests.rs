@@ -3,7 +3,7 @@
 use super::{ANSWER_TIMEOUT, Client, ClientError};
 use crate::image::CellImage;
 use isola_abi::frame::MAX_PART_BYTES;
-use isola_abi::id::CoreId;
+use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{
     CellInfo, CellSpec, Change, CoresResized, Decision, ImageInfo, JournalEntry, LoanInfo, LogPiece,
     MachineInfo, MemoryLoanInfo, MemoryResized, Mode, RequestBody, ResponseBody,
@@ -226,9 +226,17 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn list(&mut self) -> Result<Vec<CellInfo>, ClientError> {
-        match self.ask(RequestBody::List)? {
-            ResponseBody::Cells(cells) => Ok(cells),
-            _ => Err(ClientError::Unexpected),
+        let (mut cells, mut from) = (Vec::new(), CellId(0));
+        loop {
+            let ResponseBody::Cells(page) = self.ask(RequestBody::List { from })? else {
+                return Err(ClientError::Unexpected);
+            };
+            cells.extend(page.cells);
+            match page.next {
+                None => return Ok(cells),
+                Some(next) if next > from => from = next,
+                Some(_) => return Err(ClientError::Unexpected),
+            }
         }
     }
 

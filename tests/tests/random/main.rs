@@ -9,7 +9,7 @@
 mod model;
 
 use isola_abi::descriptor::NetworkAddress;
-use isola_abi::id::CoreId;
+use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{
     CellInfo, CellSpec, CellState, Change, CoresResized, JournalEvent, LendingSpec, ManagementError, Mode,
     NetworkSpec, RequestBody, ResponseBody, Text,
@@ -420,8 +420,8 @@ impl Test {
     }
 
     fn list(&mut self) -> Vec<CellInfo> {
-        match self.ask(RequestBody::List) {
-            Ok(ResponseBody::Cells(cells)) => cells,
+        match self.ask(RequestBody::List { from: CellId(0) }) {
+            Ok(ResponseBody::Cells(page)) => page.cells,
             other => panic!("{other:?}"),
         }
     }

@@ -3,6 +3,7 @@
 use super::Supervisor;
 use super::inventory::{crash, now};
 use isola_abi::histogram::Histogram;
+use isola_abi::id::CellId;
 use isola_abi::integrity::UnmetRequirement;
 use isola_abi::management::*;
 use isola_abi::report::CrashKind;
@@ -50,6 +51,16 @@ impl Cell {
 }
 
 impl Supervisor {
+    /// Returns a page of the list: few cells, so that lists have several pages.
+    pub(super) fn list(&self, from: CellId) -> CellPage {
+        let cells = self.cells.iter().map(|cell| &cell.info).filter(|info| info.id >= from);
+        let mut cells: Vec<CellInfo> = cells.cloned().collect();
+        cells.sort_by_key(|info| info.id);
+        let next = cells.get(2).map(|info| info.id);
+        cells.truncate(2);
+        CellPage { cells, next }
+    }
+
     pub(super) fn cell(&mut self, name: &str) -> Result<&mut Cell, ManagementError> {
         let found = self.cells.iter_mut().find(|cell| cell.info.spec.name == name);
         found.ok_or_else(|| ManagementError::NoSuchCell(name.to_owned()))

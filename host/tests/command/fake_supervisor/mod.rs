@@ -187,9 +187,7 @@ impl Supervisor {
                 self.destroy(name)?;
                 ResponseBody::Done
             }
-            RequestBody::List => {
-                ResponseBody::Cells(self.cells.iter().map(|cell| cell.info.clone()).collect())
-            }
+            RequestBody::List { from } => ResponseBody::Cells(self.list(from)),
             RequestBody::Inspect { name } => ResponseBody::Cell(Box::new(self.inspect(&name)?)),
             RequestBody::Activities { name, from } => {
                 self.cell(&name)?;

@@ -67,6 +67,22 @@ pub(crate) fn upload(server: &mut Server<FakeMachine>, image: &[u8]) {
     }
 }
 
+/// The request for the first page of cells.
+pub(crate) const LIST: RequestBody = RequestBody::List { from: CellId(0) };
+
+/// Returns all cells, from all pages.
+pub(crate) fn list(server: &mut Server<FakeMachine>) -> Vec<CellInfo> {
+    let (mut cells, mut from) = (vec![], Some(CellId(0)));
+    while let Some(first) = from {
+        let page = ask(server, RequestBody::List { from: first });
+        let Ok(ResponseBody::Cells(CellPage { cells: more, next })) = page else { panic!("no list") };
+        assert!(more.iter().all(|cell| cell.id >= first) && next.is_none_or(|next| next > first));
+        cells.extend(more);
+        from = next;
+    }
+    cells
+}
+
 fn run(server: &mut Server<FakeMachine>, spec: CellSpec) -> CellInfo {
     let name = spec.name.clone();
     upload(server, &image());
@@ -93,7 +109,7 @@ fn a_cell_is_run_and_stopped_over_the_wire() {
         matches!(ask(&mut server, stop), Ok(ResponseBody::Cell(info)) if info.state == CellState::Killed)
     );
     assert_eq!(ask(&mut server, RequestBody::Destroy { name: "kv".into() }), Ok(ResponseBody::Done));
-    assert_eq!(ask(&mut server, RequestBody::List), Ok(ResponseBody::Cells(vec![])));
+    assert_eq!(ask(&mut server, LIST), Ok(ResponseBody::Cells(CellPage::default())));
     let (free, total) = free(&mut server);
     assert_eq!(free, total);
 }
@@ -102,7 +118,7 @@ fn a_cell_is_run_and_stopped_over_the_wire() {
 fn requests_are_refused_before_the_versions_agree() {
     let mut server = server(1);
     let refused = Err(ManagementError::Version { supervisor: isola_abi::VERSION });
-    assert_eq!(ask(&mut server, RequestBody::List), refused);
+    assert_eq!(ask(&mut server, LIST), refused);
     assert_eq!(ask(&mut server, RequestBody::PowerOff), refused);
     assert!(!server.wants_power_off());
     assert_eq!(ask(&mut server, RequestBody::Hello { version: 99 }), refused);
@@ -134,7 +150,7 @@ fn a_list_that_fits_in_a_frame_says_all_that_is_known() {
     let mut server = server(2);
     hello(&mut server);
     run(&mut server, CellSpec { arguments: vec!["--threads".into()], ..spec("kv") });
-    let Ok(ResponseBody::Cells(cells)) = ask(&mut server, RequestBody::List) else { panic!("no list") };
+    let cells = list(&mut server);
     assert_eq!(cells[0].spec.arguments, ["--threads"]);
 }
 
@@ -145,7 +161,7 @@ fn a_pending_answer_does_not_delay_others() {
     let id = run(&mut server, spec("kv")).id;
     send(&mut server, 1, RequestBody::Stop { name: "kv".into(), timeout_ms: 5000 });
     send(&mut server, 2, RequestBody::Stop { name: "kv".into(), timeout_ms: 9000 });
-    send(&mut server, 3, RequestBody::List);
+    send(&mut server, 3, LIST);
     let sequences = |responses: Vec<Response>| -> Vec<u32> {
         responses.iter().map(|response| response.sequence).collect()
     };
@@ -430,7 +446,7 @@ fn all_cells_of_the_largest_machine_fit_in_a_frame() {
         crashes(&server.cells().fake().reports[&id].clone(), CrashKind::Panic, &"\u{fffd}".repeat(170));
         server.on_notification();
     }
-    let Ok(ResponseBody::Cells(cells)) = ask(&mut server, RequestBody::List) else { panic!("no list") };
+    let cells = list(&mut server);
     assert_eq!(cells.len(), MAX_CELLS);
     let name = cells[3].spec.name.clone();
     let Ok(ResponseBody::Cell(one)) = ask(&mut server, RequestBody::Inspect { name }) else { panic!("none") };

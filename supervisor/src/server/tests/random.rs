@@ -87,7 +87,7 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
             RequestBody::BorrowMemory { name, memory, lease_ms }
         }),
         2 => (name.clone(), any_size()).prop_map(|(name, memory)| RequestBody::GiveMemoryBack { name, memory }),
-        1 => Just(RequestBody::List),
+        1 => Just(LIST),
         1 => name.clone().prop_map(|name| RequestBody::Inspect { name }),
         1 => (name.clone(), any::<u64>(), any::<u32>()).prop_map(|(name, from, max_bytes)| RequestBody::Logs { name, from, max_bytes }),
         2 => (name.clone(), 0u32..2000).prop_map(|(name, rate_hz)| RequestBody::Sample { name, rate_hz }),
@@ -278,7 +278,7 @@ proptest! {
         feed(&mut server, &mut &b"\0"[..]);
         server.take_unsent();
         hello(&mut server);
-        let Ok(ResponseBody::Cells(cells)) = ask(&mut server, RequestBody::List) else { panic!("no list") };
+        let cells = list(&mut server);
         for cell in cells {
             let name = cell.spec.name;
             let _ = ask(&mut server, RequestBody::Stop { name: name.clone(), timeout_ms: 0 });
