@@ -3,8 +3,11 @@
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// The maximum number of cores that Isola supports on a machine.
+/// The maximum number of cores of a cell, so that a set of a cell's cores is one word.
 pub const MAX_CORES: usize = 64;
+
+/// The maximum number of cores of a machine.
+pub const MAX_MACHINE_CORES: usize = 256;
 
 /// A core of the machine, numbered densely from 0 in the order of the machine's processor table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

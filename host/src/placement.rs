@@ -1,6 +1,6 @@
 //! The syntax of core placements: `spread`, a node, `2,5-7`.
 
-use isola_abi::id::{CoreId, MAX_CORES, NodeId};
+use isola_abi::id::{CoreId, MAX_CORES, MAX_MACHINE_CORES, NodeId};
 use isola_abi::management::{CorePlacement, PlacementPolicy};
 use serde::{Deserialize, Deserializer, de};
 use std::fmt;
@@ -22,10 +22,17 @@ pub struct PlacementRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreIds(Vec<CoreId>);
 
+/// A set of a cell's own cores, by core slot, written `2,5-7`: core `n` is bit `n`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellCores(pub u64);
+
 /// The error for a text that is not a list of cores.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("{0:?} names no cores: write numbers below {MAX_CORES} and ranges of them, as in 2,5-7")]
-pub struct BadCoreIds(String);
+#[error("{text:?} names no cores: write numbers below {limit} and ranges of them, as in 2,5-7")]
+pub struct BadCoreIds {
+    text: String,
+    limit: usize,
+}
 
 impl PlacementRequest {
     /// Returns this request, with unset fields from `written`.
@@ -52,35 +59,41 @@ impl PlacementRequest {
     }
 }
 
-impl CoreIds {
-    /// Returns the cores as a set of bits: core `n` is bit `n`.
-    pub fn bits(&self) -> u64 {
-        self.0.iter().fold(0, |bits, core| bits | 1_u64.checked_shl(core.0).unwrap_or(0))
-    }
-}
-
 impl FromStr for CoreIds {
     type Err = BadCoreIds;
 
     fn from_str(text: &str) -> Result<Self, BadCoreIds> {
-        let bad = || BadCoreIds(text.to_owned());
-        let number = |text: &str| {
-            let digits = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-            digits.and_then(|text| text.parse().ok()).filter(|id| (*id as usize) < MAX_CORES).ok_or_else(bad)
-        };
-        let mut ids = Vec::new();
-        for part in text.split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (first, last): (u32, u32) = (number(first)?, number(last)?);
-            if first > last {
-                return Err(bad());
-            }
-            ids.extend((first..=last).map(CoreId));
-        }
-        ids.sort_unstable();
-        ids.dedup();
-        Ok(Self(ids))
+        parse(text, MAX_MACHINE_CORES).map(Self)
     }
+}
+
+impl FromStr for CellCores {
+    type Err = BadCoreIds;
+
+    fn from_str(text: &str) -> Result<Self, BadCoreIds> {
+        Ok(Self(parse(text, MAX_CORES)?.into_iter().fold(0, |bits, core| bits | 1 << core.0)))
+    }
+}
+
+/// Parses numbers below `limit`. Returns them in ascending order, each once.
+fn parse(text: &str, limit: usize) -> Result<Vec<CoreId>, BadCoreIds> {
+    let bad = || BadCoreIds { text: text.to_owned(), limit };
+    let number = |text: &str| {
+        let digits = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        digits.and_then(|text| text.parse().ok()).filter(|id| (*id as usize) < limit).ok_or_else(bad)
+    };
+    let mut ids = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(bad());
+        }
+        ids.extend((first..=last).map(CoreId));
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
 }
 
 impl fmt::Display for CoreIds {
@@ -112,12 +125,20 @@ mod tests {
 
     #[test]
     fn cores_are_named_by_numbers_and_ranges() {
-        for (text, shown) in [("2", "2"), ("2,5-7", "2,5-7"), ("7,5,6,5", "5-7"), ("0-63", "0-63")] {
+        for (text, shown) in [("2", "2"), ("2,5-7", "2,5-7"), ("7,5,6,5", "5-7"), ("0-255", "0-255")] {
             assert_eq!(text.parse::<CoreIds>().unwrap().to_string(), shown);
         }
-        for bad in ["", ",", "1,", "-", "3-2", "1-", "64", "0-64", "a", "+1", "4294967297", " 1"] {
-            assert_eq!(bad.parse::<CoreIds>(), Err(BadCoreIds(bad.into())), "{bad}");
+        for bad in ["", ",", "1,", "-", "3-2", "1-", "256", "0-256", "a", "+1", "4294967297", " 1"] {
+            assert_eq!(bad.parse::<CoreIds>(), Err(BadCoreIds { text: bad.into(), limit: 256 }), "{bad}");
         }
+    }
+
+    #[test]
+    fn cores_of_a_cell_are_a_set_of_64() {
+        assert_eq!("0,2-3".parse(), Ok(CellCores(0b1101)));
+        assert_eq!(("63".parse(), "0-63".parse()), (Ok(CellCores(1 << 63)), Ok(CellCores(u64::MAX))));
+        let refused = "1,64".parse::<CellCores>().unwrap_err();
+        assert!(refused.to_string().contains("numbers below 64"), "{refused}");
     }
 
     #[test]

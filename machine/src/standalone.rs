@@ -15,7 +15,7 @@ use crate::space::{CellSpace, InPlace, Plan, Segment, SegmentBytes};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::descriptor::{Descriptor, DeviceKind};
-use isola_abi::id::{CellId, PhysAddr, PhysRange};
+use isola_abi::id::{CellId, MAX_CORES, PhysAddr, PhysRange};
 use isola_abi::layout::IMAGE;
 use isola_abi::network_service::NetworkService;
 use isola_abi::volume::VolumeMount;
@@ -36,9 +36,11 @@ pub unsafe fn boot(start_info: u64, entry: extern "sysv64" fn(u64) -> !) -> ! {
 
 /// Turns the whole machine into one cell and enters it with all cores.
 fn become_cell(machine: Machine) -> ! {
-    let Machine { command_line, parked, memory, mut devices, mut lines, clock, space, boot_core, .. } =
+    let Machine { command_line, mut parked, memory, mut devices, mut lines, clock, space, boot_core, .. } =
         machine;
     let mut cores = alloc::vec![boot_core];
+    // A cell has at most `MAX_CORES`; further cores stay parked.
+    parked.truncate(MAX_CORES - 1);
     cores.extend(parked.iter().map(|core| core.core()));
     let (used, volumes) = used_devices(&mut devices, command_line.volumes);
     let descriptor = Descriptor {

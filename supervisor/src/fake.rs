@@ -3,7 +3,7 @@
 use crate::cells::{Boot, Cells, Checkpoint, SupervisorState};
 use alloc::vec::Vec;
 use core::cell::RefMut;
-use isola_abi::id::PhysRange;
+use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{CellSpec, CorePlacement, LendingSpec, NetworkSpec, RestartPolicy, Text};
 use isola_abi::network_service::NetworkService;
@@ -37,6 +37,13 @@ pub(crate) fn machine(cores: u32) -> Cells<FakeMachine> {
 /// Returns such a machine, with cores and memory divided among `nodes` nodes.
 pub(crate) fn machine_of_nodes(cores: u32, nodes: u32) -> Cells<FakeMachine> {
     let (machine, inventory) = FakeMachine::new(cores, nodes);
+    Cells::new(machine, inventory, boot(0))
+}
+
+/// Returns a machine with `cores` cores besides the supervisor's and `mib` MiB of memory.
+pub(crate) fn machine_of_memory(cores: u32, mib: u64) -> Cells<FakeMachine> {
+    let all = PhysRange::new(PhysAddr(16 * MIB), mib * MIB);
+    let (machine, inventory) = FakeMachine::with_memory(cores, 1, all);
     Cells::new(machine, inventory, boot(0))
 }
 

@@ -8,7 +8,8 @@
 //! | [`PER_CORE_OF_ENTRY`] | a core that a journal entry names, with its cell's name |
 
 use crate::journal;
-use isola_abi::management::MAX_CELLS;
+use isola_abi::id::MAX_CORES;
+use isola_abi::management::max_cells;
 
 const BASE: u64 = 3 << 20;
 const PER_CELL: u64 = 96 << 10;
@@ -17,9 +18,10 @@ const PER_CORE_OF_ENTRY: u64 = 128;
 
 /// Returns the bytes of heap for a machine with `cores` cores.
 pub const fn bytes(cores: usize) -> u64 {
-    let per_cell = PER_CELL + cores as u64 * PER_CORE_OF_CELL;
-    let journal = journal::CAPACITY as u64 * cores as u64 * PER_CORE_OF_ENTRY;
-    BASE + MAX_CELLS as u64 * per_cell + journal
+    let of_cell = if cores < MAX_CORES { cores as u64 } else { MAX_CORES as u64 };
+    let per_cell = PER_CELL + of_cell * PER_CORE_OF_CELL;
+    let journal = journal::CAPACITY as u64 * of_cell * PER_CORE_OF_ENTRY;
+    BASE + max_cells(cores) as u64 * per_cell + journal
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 //! on the NUMA nodes of cells that would otherwise fetch code from another node; and the text of images that can no
 //! longer be used, because their digest was wrong after a supervisor restart or is not known.
 //!
-//! So there are at most [`MAX_CELLS`](isola_abi::management::MAX_CELLS) used images, each of at most
+//! So there are at most [`max_cells`](isola_abi::management::max_cells) used images, each of at most
 //! [`MAX_IMAGE`](isola_abi::management::MAX_IMAGE), in whole chunks and once per node, besides stuck ones; idle images
 //! take no memory from other uses.
 

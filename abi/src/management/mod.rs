@@ -41,7 +41,7 @@ pub use spec::{CellSpec, NetworkSpec, Text};
 pub use state::CellState;
 
 use crate::frame::MAX_PART_BYTES;
-use crate::id::{CellId, CoreId, MAX_CORES};
+use crate::id::{CellId, CoreId, MAX_MACHINE_CORES};
 use crate::query::{AnswerPiece, Line};
 use crate::size::ByteSize;
 use alloc::boxed::Box;
@@ -58,10 +58,20 @@ pub const MAX_ARGUMENTS: usize = 64;
 /// The maximum length of a cell's arguments in all, one separator byte for each included, in bytes.
 pub const MAX_ARGUMENT_BYTES: usize = 4096;
 
-/// The maximum number of cells that a supervisor records, ended ones included: one for each core that a machine can
-/// have. Each cell with resources has a core, and so has the supervisor, so such cells never fill the records. At this
-/// number, a new cell replaces the oldest one that has ended and will not be restarted.
-pub const MAX_CELLS: usize = MAX_CORES;
+/// The maximum number of cells that a supervisor records on the largest machine: see [`max_cells`].
+pub const MAX_CELLS: usize = max_cells(MAX_MACHINE_CORES);
+
+/// Returns the maximum number of cells that the supervisor of a machine with `cores` cores records, ended ones included:
+/// 64, or one for each core if there are more. Each cell with resources has a core, and so has the supervisor, so such
+/// cells never fill the records. At this number, a new cell replaces the oldest one that has ended and will not be
+/// restarted.
+pub const fn max_cells(cores: usize) -> usize {
+    match cores {
+        0..=64 => 64,
+        65..=MAX_MACHINE_CORES => cores,
+        _ => MAX_MACHINE_CORES,
+    }
+}
 
 /// The maximum size of an image, in bytes.
 pub const MAX_IMAGE: u64 = 64 << 20;

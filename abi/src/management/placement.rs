@@ -1,7 +1,7 @@
 //! The placement of a cell: the choice of its cores.
 
 use super::ManagementError;
-use crate::id::{CoreId, MAX_CORES, NodeId};
+use crate::id::{CoreId, MAX_MACHINE_CORES, NodeId};
 use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
@@ -52,8 +52,9 @@ impl CorePlacement {
     pub fn validate(&self, cores: u32) -> Result<(), ManagementError> {
         let refuse = |what| Err(ManagementError::OutOfLimits(what));
         let ids = &self.ids;
-        if ids.len() > MAX_CORES {
-            return refuse(format!("a machine has at most {MAX_CORES} cores, and {} are named", ids.len()));
+        if ids.len() > MAX_MACHINE_CORES {
+            let count = ids.len();
+            return refuse(format!("a machine has at most {MAX_MACHINE_CORES} cores, and {count} are named"));
         }
         if let Some(twice) = ids.iter().enumerate().find(|(index, id)| ids[..*index].contains(id)) {
             return refuse(format!("core {} is named twice", twice.1));
@@ -108,10 +109,11 @@ mod tests {
     fn duplicate_and_too_few_named_cores_are_refused() {
         assert_eq!(named([]).validate(4), Ok(()));
         assert_eq!(named([2, 5]).validate(1), Ok(()), "a cell may later get the other named cores");
+        assert_eq!(named(0..256).validate(64), Ok(()));
         for (placement, cores, part) in [
             (named([2, 5]), 3, "name more"),
             (named([2, 2]), 1, "core 2 is named twice"),
-            (named(0..65), 1, "64"),
+            (named(0..257), 1, "at most 256 cores, and 257"),
         ] {
             let Err(ManagementError::OutOfLimits(what)) = placement.validate(cores) else { panic!("{part}") };
             assert!(what.contains(part), "{what}");

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::descriptor::NetworkAddress;
 use crate::grid::{GridSetup, MAX_SETUP_BYTES};
+use crate::id::MAX_CORES;
 use crate::integrity::{ImageDigest, Requirement};
 use crate::links::{ServiceName, service_name};
 use crate::network_service::NetworkService;
@@ -13,6 +14,7 @@ use crate::service::ServedVolume;
 use crate::size::ByteSize;
 use crate::volume::{self, VolumeMount};
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -139,6 +141,12 @@ impl CellSpec {
         if self.cores == 0 {
             return limit("a cell needs at least one core");
         }
+        if self.cores as usize > MAX_CORES {
+            return Err(ManagementError::OutOfLimits(format!(
+                "a cell has at most {MAX_CORES} cores, not {}",
+                self.cores
+            )));
+        }
         self.placement.validate(self.cores)?;
         if self.memory.0 == 0 {
             return limit("a cell needs memory");
@@ -228,6 +236,18 @@ mod tests {
         let long = "x".repeat(MAX_NAME_LEN + 1);
         for bad in ["", "-kv", ".", "k v", "k/v", "kä", &long] {
             assert!(matches!(spec(bad).validate(), Err(ManagementError::BadName(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_cell_has_1_to_64_cores() {
+        let of = |cores| CellSpec { cores, ..spec("kv") }.validate();
+        assert_eq!((of(1), of(64)), (Ok(()), Ok(())));
+        for (cores, part) in
+            [(0, "at least one core"), (65, "at most 64 cores, not 65"), (u32::MAX, "at most 64")]
+        {
+            let Err(ManagementError::OutOfLimits(what)) = of(cores) else { panic!("{cores}") };
+            assert!(what.contains(part), "{what}");
         }
     }
 

@@ -14,7 +14,7 @@ use crate::machine::LockedMachine;
 use crate::machine::cells::CellStore;
 use crate::output::view::is_running;
 use crate::output::{Format, human, table};
-use crate::placement::CoreIds;
+use crate::placement::CellCores;
 use crate::profile::folded::{Grouping, folded};
 use crate::profile::functions::{FunctionSamples, functions};
 use crate::profile::named::NamedProfile;
@@ -67,7 +67,7 @@ pub(super) struct Arguments {
     write: Vec<PathBuf>,
     /// Only these cores, by index in the cell, as in 0,2-3
     #[arg(long, value_name = "CORES")]
-    cores: Option<CoreIds>,
+    cores: Option<CellCores>,
     /// Divides the samples further
     #[arg(long, value_name = "WHAT")]
     by: Option<By>,
@@ -218,7 +218,7 @@ fn unwritable(path: &Path, error: &io::Error) -> Failure {
 
 /// Records until the end of the duration, ^C, or the end of the cell.
 fn record(context: &Context, arguments: &Arguments, interrupts: &Interrupts) -> Result<Profile, Failure> {
-    let cores = arguments.cores.as_ref().map_or(u64::MAX, CoreIds::bits);
+    let cores = arguments.cores.map_or(u64::MAX, |cores| cores.0);
     let query = Query::Profile(ProfileSpec { cores });
     let mut stream = Stream::begin(context, &arguments.cell, &query, "profile")?;
     let mut profile = Profile::default();

@@ -7,7 +7,7 @@ use super::interrupt::Interrupts;
 use super::stream::{Progress, Stream};
 use super::{Context, Failure, complete, failure};
 use crate::output::{Format, human};
-use crate::placement::CoreIds;
+use crate::placement::CellCores;
 use crate::trace::TraceSummary;
 use crate::trace::file::TraceFile;
 use clap::Args;
@@ -50,7 +50,7 @@ pub(super) struct Arguments {
     duration: Option<TraceTime>,
     /// Only these cores, by index in the cell, as in 0,2-3
     #[arg(long, value_name = "CORES")]
-    cores: Option<CoreIds>,
+    cores: Option<CellCores>,
 }
 
 /// The duration of a trace or a profile.
@@ -108,7 +108,7 @@ pub(super) fn trace(context: &Context, arguments: &Arguments) -> Result<ExitCode
         return Err(Failure::new(failure::USAGE, what));
     }
     let interrupts = Interrupts::count()?;
-    let cores = arguments.cores.as_ref().map_or(u64::MAX, CoreIds::bits);
+    let cores = arguments.cores.map_or(u64::MAX, |cores| cores.0);
     // Opened first: a trace that cannot be written is not begun.
     let to = open(&arguments.write)?;
     let query = Query::Trace(TraceSpec { cores });

@@ -1,11 +1,17 @@
 //! The options of a machine, as `isola up` parses them.
 
-use isola_abi::id::MAX_CORES;
 use isola_abi::size::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
+
+/// The maximum number of cores: QEMU gives each a local APIC id, and an id above [`MAX_APIC_ID`] needs an interrupt
+/// remapping unit, which these machines do not have.
+pub const MAX_CORES: u32 = MAX_APIC_ID + 1;
+
+/// The highest id of a local APIC that messages of devices can name.
+const MAX_APIC_ID: u32 = 254;
 
 /// The maximum number of network devices: both kinds of machine have slots for this many.
 pub const MAX_NICS: u32 = 22;
@@ -55,6 +61,17 @@ impl Default for Topology {
     /// One core per physical core, and one node.
     fn default() -> Self {
         Self { threads: 1, nodes: 1 }
+    }
+}
+
+impl Topology {
+    /// Returns the highest id of a local APIC: QEMU numbers packages, physical cores and their cores by fields of whole
+    /// bits.
+    fn highest_apic_id(self, cores: u32) -> u32 {
+        let Self { threads, nodes } = self;
+        let physical = cores / (threads * nodes);
+        let core = (physical - 1) * threads.next_power_of_two() + threads - 1;
+        (nodes - 1) * physical.next_power_of_two() * threads.next_power_of_two() + core
     }
 }
 
@@ -117,6 +134,21 @@ pub enum OptionsError {
         "a machine has 2 to {MAX_CORES} cores, not {0}: the supervisor takes one, the others are for cells"
     )]
     Cores(u32),
+    /// The ids of the cores.
+    #[error(
+        "{cores} cores in {nodes} nodes of physical cores of {threads} have interrupt controllers up to number {highest}, \
+         and the last that devices reach is {MAX_APIC_ID}: ask for fewer cores, or numbers that are powers of two"
+    )]
+    ApicIds {
+        /// The number of cores.
+        cores: u32,
+        /// Cores of a physical core.
+        threads: u32,
+        /// NUMA nodes.
+        nodes: u32,
+        /// The highest id of a local APIC.
+        highest: u32,
+    },
     /// The topology.
     #[error(
         "{cores} cores cannot be {nodes} nodes of physical cores of {threads}: ask for a multiple of {}", nodes * threads
@@ -160,7 +192,7 @@ impl MachineOptions {
     /// # Errors
     /// [`OptionsError`] names the invalid option.
     pub fn validate(&self) -> Result<(), OptionsError> {
-        if !(2..=MAX_CORES as u32).contains(&self.cores) {
+        if !(2..=MAX_CORES).contains(&self.cores) {
             return Err(OptionsError::Cores(self.cores));
         }
         let Topology { threads, nodes } = self.topology;
@@ -169,6 +201,10 @@ impl MachineOptions {
         }
         if !self.cores.is_multiple_of(threads * nodes) {
             return Err(OptionsError::Uneven { cores: self.cores, threads, nodes });
+        }
+        let highest = self.topology.highest_apic_id(self.cores);
+        if highest > MAX_APIC_ID {
+            return Err(OptionsError::ApicIds { cores: self.cores, threads, nodes, highest });
         }
         if nodes > 1 && self.model == MachineModel::Microvm {
             return Err(OptionsError::Nodes);
@@ -284,6 +320,20 @@ mod tests {
         assert_eq!(good.validate(), Ok(()));
         let one_core = MachineOptions { cores: 1, ..good.clone() };
         assert_eq!(one_core.validate(), Err(OptionsError::Cores(1)));
+        let of = |cores| MachineOptions { cores, ..good.clone() }.validate();
+        assert_eq!((of(2), of(255), of(256)), (Ok(()), Ok(()), Err(OptionsError::Cores(256))));
+        assert!(OptionsError::Cores(256).to_string().contains("2 to 255 cores, not 256"));
+        let of_shape = |cores, threads, nodes| {
+            let topology = Topology { threads, nodes };
+            MachineOptions { cores, topology, model: MachineModel::Q35, ..good.clone() }.validate()
+        };
+        assert_eq!((of_shape(254, 2, 1), of_shape(252, 2, 2)), (Ok(()), Ok(())));
+        let sparse = |cores, threads, nodes, highest| {
+            (of_shape(cores, threads, nodes), Err(OptionsError::ApicIds { cores, threads, nodes, highest }))
+        };
+        for (found, expected) in [sparse(195, 3, 1, 258), sparse(210, 1, 6, 354)] {
+            assert_eq!(found, expected);
+        }
         let shaped = |threads, nodes, model| {
             let topology = Topology { threads, nodes };
             MachineOptions { cores: 8, topology, model, ..good.clone() }.validate()

@@ -28,7 +28,7 @@ pub enum Trigger {
 pub enum RouteError {
     /// No I/O APIC has the line.
     NoSuchLine(u32),
-    /// The core's APIC id exceeds 255.
+    /// The core's APIC id exceeds 254.
     CoreOutOfReach(ApicId),
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for RouteError {
             Self::CoreOutOfReach(apic) => {
                 write!(
                     f,
-                    "interrupt lines reach cores with APIC ids below 256, not {}: choose another",
+                    "interrupt lines reach cores with APIC ids below 255, not {}: choose another",
                     apic.0
                 )
             }
@@ -92,7 +92,7 @@ impl InterruptLines {
     /// # Errors
     /// A [`RouteError`]; the line is unchanged then.
     pub fn route(&mut self, line: u32, trigger: Trigger, apic: ApicId, vector: u8) -> Result<(), RouteError> {
-        let id = u8::try_from(apic.0).map_err(|_| RouteError::CoreOutOfReach(apic))?;
+        let id = super::destination(apic).ok_or(RouteError::CoreOutOfReach(apic))?;
         let (controller, index) = self.find(line)?;
         let bits = match trigger {
             Trigger::Edge => 0,

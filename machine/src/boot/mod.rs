@@ -124,7 +124,7 @@ pub unsafe fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
         StartInfo::read(&memory, PhysAddr(start_info)).expect("a PVH loader that passes a memory map");
     let command_line = CommandLine::parse(&start_info.command_line);
     let boot_apic = cpu::initial_apic_id();
-    let firmware = Firmware::read(&memory, &start_info, boot_apic, &ApicShifts::read());
+    let firmware = Firmware::read(&memory, &start_info, (boot_apic, local::best_mode()), &ApicShifts::read());
     let boot_core = boot_core(&firmware, boot_apic);
     let bounds = Bounds::of_image();
     let mut reserved = alloc::vec![LOW_MEMORY, bounds.loaded()];

@@ -130,6 +130,7 @@ impl Recovery {
             interrupt_table: space.parked_interrupt_table(),
             tsc_hz: clock.tsc_hz,
         };
+        smp::create_control_blocks(firmware.cores.len());
         let (all, mut pages) = (shared(), Vec::new());
         let others: Vec<Core> = firmware.cores.iter().copied().filter(|core| *core != boot_core).collect();
         for core in &others {

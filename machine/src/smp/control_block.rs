@@ -12,8 +12,10 @@
 //! fields. One side alone makes each transition, as named above; an INIT accompanies `expect`, after which the core's
 //! own transitions start again from `Starting`.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use isola_abi::id::{ApicId, MAX_CORES};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use isola_abi::id::ApicId;
 
 /// The state of a core. 0, which has no variant, is `Absent`: the core was never started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,24 +76,24 @@ pub(super) struct CoreControlBlock {
     order: [AtomicU64; 8],
 }
 
-const _: () = assert!(size_of::<CoreControlBlock>() == 128 && MAX_CORES == 64);
+const _: () = assert!(size_of::<CoreControlBlock>() == 128);
 const _: () = assert!(core::mem::offset_of!(CoreControlBlock, state) == 4);
 const _: () = assert!(core::mem::offset_of!(CoreControlBlock, stack_top) == 8);
 const _: () = assert!(core::mem::offset_of!(CoreControlBlock, root) == 16);
 
-/// All slots, by core id.
+/// The table of all blocks, by core id. `start.s` reads both fields.
+#[repr(C)]
+struct BlockTable {
+    first: AtomicPtr<CoreControlBlock>,
+    count: AtomicUsize,
+}
+
+const _: () = assert!(core::mem::offset_of!(BlockTable, count) == 8);
+
+/// Empty until [`CoreControlBlock::create_all`], once an incarnation of the image.
 #[unsafe(no_mangle)]
-static isola_core_control_blocks: [CoreControlBlock; MAX_CORES] = [const {
-    CoreControlBlock {
-        apic: AtomicU32::new(0),
-        state: AtomicU32::new(0),
-        stack_top: AtomicU64::new(0),
-        root: AtomicU64::new(0),
-        core_page: AtomicU64::new(0),
-        interrupt_table: AtomicU64::new(0),
-        order: [const { AtomicU64::new(0) }; 8],
-    }
-}; MAX_CORES];
+static isola_core_control_blocks: BlockTable =
+    BlockTable { first: AtomicPtr::new(core::ptr::null_mut()), count: AtomicUsize::new(0) };
 
 /// Address space, stack and tables of a parked core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,14 +105,42 @@ pub(super) struct ParkContext {
 }
 
 impl CoreControlBlock {
-    /// Returns all slots.
-    pub(super) fn all() -> impl Iterator<Item = &'static Self> {
-        isola_core_control_blocks.iter()
+    const fn new() -> Self {
+        Self {
+            apic: AtomicU32::new(0),
+            state: AtomicU32::new(0),
+            stack_top: AtomicU64::new(0),
+            root: AtomicU64::new(0),
+            core_page: AtomicU64::new(0),
+            interrupt_table: AtomicU64::new(0),
+            order: [const { AtomicU64::new(0) }; 8],
+        }
+    }
+
+    /// Creates the blocks of `count` cores, for good, in the image's heap, which the early tables map. Replaces earlier
+    /// ones.
+    pub(super) fn create_all(count: usize) {
+        let blocks: Vec<Self> = core::iter::repeat_with(Self::new).take(count).collect();
+        let blocks = Box::leak(blocks.into_boxed_slice());
+        isola_core_control_blocks.count.store(0, Ordering::SeqCst);
+        isola_core_control_blocks.first.store(blocks.as_mut_ptr(), Ordering::SeqCst);
+        isola_core_control_blocks.count.store(count, Ordering::SeqCst);
+    }
+
+    /// Returns all blocks.
+    pub(super) fn all() -> &'static [Self] {
+        let count = isola_core_control_blocks.count.load(Ordering::Acquire);
+        let first = isola_core_control_blocks.first.load(Ordering::Acquire);
+        if count == 0 {
+            return &[];
+        }
+        // SAFETY: `create_all` stored the address of so many blocks, which are never freed, before the count.
+        unsafe { core::slice::from_raw_parts(first, count) }
     }
 
     /// Returns the block of a core; `None` if the id is too large.
     pub(super) fn of(core: u32) -> Option<&'static Self> {
-        isola_core_control_blocks.get(core as usize)
+        Self::all().get(core as usize)
     }
 
     /// Sets the core's APIC id, and its park context.
@@ -202,10 +232,13 @@ impl CoreControlBlock {
 mod tests {
     use super::*;
 
+    fn block() -> CoreControlBlock {
+        CoreControlBlock::new()
+    }
+
     #[test]
     fn an_order_arrives_as_it_was_given_and_once() {
-        let block = CoreControlBlock::of(63).unwrap();
-        assert!(CoreControlBlock::of(64).is_none());
+        let block = block();
         block.park();
         assert!(block.take().is_none());
         let entry = Entry {
@@ -226,7 +259,7 @@ mod tests {
     #[test]
     fn a_call_reaches_its_function() {
         static CALLED: AtomicU64 = AtomicU64::new(0);
-        let block = CoreControlBlock::of(62).unwrap();
+        let block = block();
         block.give(Order::Call {
             function: |argument| CALLED.store(argument, Ordering::Relaxed),
             argument: 77,
@@ -236,5 +269,18 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert_eq!(CALLED.load(Ordering::Relaxed), 77);
+    }
+
+    #[test]
+    fn each_core_of_the_machine_has_a_block() {
+        CoreControlBlock::create_all(256);
+        CoreControlBlock::of(255).unwrap().expect();
+        assert!(!CoreControlBlock::of(255).unwrap().is_parked());
+        assert!(CoreControlBlock::of(256).is_none() && CoreControlBlock::all().len() == 256);
+        CoreControlBlock::create_all(3);
+        assert!(
+            CoreControlBlock::of(3).is_none()
+                && CoreControlBlock::all().iter().all(|block| !block.is_ordered())
+        );
     }
 }

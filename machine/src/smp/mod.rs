@@ -117,6 +117,12 @@ pub(crate) struct Candidate {
     pub(crate) core_page: u64,
 }
 
+/// Creates the control blocks of a machine with `count` cores; to be called before any other function of this module
+/// that takes candidates.
+pub(crate) fn create_control_blocks(count: usize) {
+    CoreControlBlock::create_all(count);
+}
+
 /// Starts cores, all at once. Returns the parked ones, and the lost ones.
 pub(crate) fn bring_up(
     candidates: &[Candidate],
@@ -146,7 +152,7 @@ pub(crate) fn bring_up(
 /// core that does not leave within [`START_LIMIT_US`] is ignored.
 pub(crate) fn wait_for_departures(tsc_hz: u64) {
     let deadline = Deadline::after_us(START_LIMIT_US, tsc_hz);
-    while CoreControlBlock::all().any(CoreControlBlock::is_ordered) && !deadline.has_come() {
+    while CoreControlBlock::all().iter().any(CoreControlBlock::is_ordered) && !deadline.has_come() {
         core::hint::spin_loop();
     }
     // A core that has taken its order leaves the image within some ten instructions.

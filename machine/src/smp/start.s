@@ -6,7 +6,7 @@
 
 .set TRAMPOLINE, 0x8000
 .set SLOT_BYTES, 128
-.set SLOTS, 64
+.set TABLE_COUNT, 8
 .set SLOT_STATE, 4
 .set SLOT_STACK, 8
 .set SLOT_ROOT, 16
@@ -86,14 +86,17 @@ isola_processor_entry:
     cpuid
     shr $24, %ebx
     mov %ebx, %r8d
-2:  mov isola_core_control_blocks@GOTPCREL(%rip), %rdi
-    mov $SLOTS, %ecx
+2:  mov isola_core_control_blocks@GOTPCREL(%rip), %rax
+    mov TABLE_COUNT(%rax), %rcx
+    mov (%rax), %rdi
+    test %rcx, %rcx
+    jz 6f
 3:  cmp %r8d, (%rdi)
     jne 4f
     cmpl $STATE_STARTING, SLOT_STATE(%rdi)
     je 5f
 4:  add $SLOT_BYTES, %rdi
-    dec %ecx
+    dec %rcx
     jnz 3b
 6:  cli                             # not expected: no block waits for this core
     hlt

@@ -62,6 +62,8 @@ pub(crate) struct SpaceEntry {
 /// The state of the machine.
 #[derive(Default)]
 pub struct FakeState {
+    /// All memory.
+    pub(crate) all: PhysRange,
     /// The time, in ns.
     pub now: Cell<u64>,
     /// The actions so far.
@@ -174,6 +176,11 @@ impl FakeMachine {
     /// Returns a machine with `cores` cores besides the supervisor's, 64 MiB of dirty memory, two network devices and
     /// two block devices, with cores and memory divided among `nodes` nodes; and its inventory.
     pub fn new(cores: u32, nodes: u32) -> (Self, InventoryOf<Self>) {
+        Self::with_memory(cores, nodes, MEMORY)
+    }
+
+    /// Returns such a machine with that memory.
+    pub fn with_memory(cores: u32, nodes: u32, all: PhysRange) -> (Self, InventoryOf<Self>) {
         let mut inventory: InventoryOf<Self> = Inventory {
             cores: Cores::new(),
             memory: Memory::new(),
@@ -186,10 +193,10 @@ impl FakeMachine {
             inventory.cores.add(FakeCore(CoreId(id)), NodeId((id - 1) * nodes / cores), site(id));
         }
         let soiled = Soiled::default();
-        soiled.pages.borrow_mut().extend((4096..20480).step_by(512));
-        let len_bytes = MEMORY.len_bytes / u64::from(nodes);
+        soiled.pages.borrow_mut().extend((all.start.0 / 4096..all.end().0 / 4096).step_by(512));
+        let len_bytes = all.len_bytes / u64::from(nodes);
         for node in 0..nodes {
-            let range = PhysRange::new(PhysAddr(MEMORY.start.0 + u64::from(node) * len_bytes), len_bytes);
+            let range = PhysRange::new(PhysAddr(all.start.0 + u64::from(node) * len_bytes), len_bytes);
             let memory = FakeMemory { range, front: Vec::new(), soiled: soiled.clone() };
             assert!(inventory.memory.add(memory, NodeId(node)).is_empty());
         }
@@ -197,7 +204,7 @@ impl FakeMachine {
         for disk in (FIRST_DISK..FIRST_DISK + 2).map(FakeDevice) {
             inventory.disks.add(disk.location(), disk);
         }
-        let state = FakeState { soiled, ..FakeState::default() };
+        let state = FakeState { all, soiled, ..FakeState::default() };
         (Self(Rc::new(RefCell::new(state))), inventory)
     }
 

@@ -2,7 +2,6 @@
 //! counts.
 
 use crate::machine::FakeMachine;
-use crate::memory::MEMORY;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use isola_abi::id::PhysRange;
@@ -27,12 +26,12 @@ pub fn every_chunk_has_one_owner(
     all.extend(state.withheld.iter().chain(images));
     all.extend(core.inventory().memory.free_ranges());
     all.sort_unstable();
-    let mut next = MEMORY.start;
+    let mut next = state.all.start;
     for range in all {
         assert_eq!(range.start, next, "the memory before this range has no owner, or two");
         next = range.end();
     }
-    assert_eq!(next, MEMORY.end());
+    assert_eq!(next, state.all.end());
 
     assert!(
         spaces().filter_map(|space| space.text).all(|text| images.contains(&text)),

@@ -1,7 +1,7 @@
 //! A machine whose supervisor fails: the cells' ownership records, and the state that the next supervisor finds.
 
 use crate::machine::FakeMachine;
-use crate::memory::{FakeMemory, FakeShared, MEMORY};
+use crate::memory::{FakeMemory, FakeShared};
 use crate::space::{FIRST_DISK, FakeCore, FakeDevice, FakeSpace, SharedWords};
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
@@ -188,7 +188,7 @@ pub fn restart(
         )
     };
     let mut withheld = Vec::new();
-    for chunk in (MEMORY.start.0..MEMORY.end().0).step_by(CHUNK as usize) {
+    for chunk in (machine.all.start.0..machine.all.end().0).step_by(CHUNK as usize) {
         let range = PhysRange::new(PhysAddr(chunk), CHUNK);
         let owners = held.iter().filter(|(_, record)| record.memory.iter().any(within(range.start))).count();
         let images = shared.iter().filter(|memory| within(range.start)(&memory.range())).count();

@@ -12,7 +12,7 @@ use super::usage::Usage;
 use crate::images::{ImageRecord, Images};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use isola_abi::management::{Crash, MAX_CELLS};
+use isola_abi::management::Crash;
 use isola_supervisor_core::{Hardware, TrustedCore};
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ impl Checkpoint {
     pub(super) fn enter_ended_cells(self, table: &mut CellTable) {
         for record in self.records {
             let SavedState { id, spec, .. } = &record.saved_state;
-            if table.is_new(*id, &spec.name) && spec.validate().is_ok() && table.len() < MAX_CELLS {
+            if table.is_new(*id, &spec.name) && spec.validate().is_ok() && table.len() < table.limit() {
                 table.insert(record.into_cell());
             }
         }
@@ -53,7 +53,7 @@ impl Checkpoint {
 }
 
 /// Saves the stored images and the ended cells. If these do not fit, crash details are omitted; then also the cells that
-/// await no restart.
+/// await no restart; then the younger half of the others, again and again.
 pub(super) fn save<H: Hardware>(core: &mut TrustedCore<H>, table: &CellTable, images: &Images<H>) {
     let records = table.iter().filter_map(Record::of).collect();
     let mut checkpoint = Checkpoint { images: images.records(), records };
@@ -63,7 +63,9 @@ pub(super) fn save<H: Hardware>(core: &mut TrustedCore<H>, table: &CellTable, im
     checkpoint.records.iter_mut().for_each(|record| record.crash = None);
     if !write(core, &checkpoint) {
         checkpoint.records.retain(|record| record.next_ns.is_some());
-        write(core, &checkpoint);
+        while !write(core, &checkpoint) && !checkpoint.records.is_empty() {
+            checkpoint.records.truncate(checkpoint.records.len() / 2);
+        }
     }
 }
 

@@ -59,7 +59,7 @@ impl Cell {
         chosen: &[CoreId],
         times_ns: (u64, u64),
     ) -> Result<(), ManagementError> {
-        let end = parts.core.inventory().cores.count_for_cells();
+        let end = parts.core.inventory().cores.slots_of_each_cell();
         let Some(owned) = parts.owned(self) else { return Ok(()) };
         // The stacks of all slots are allocated first, so that nothing has changed if that fails.
         let mut slots = Vec::new();

@@ -12,9 +12,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, NodeId};
-use isola_abi::management::{
-    CellSpec, Durations, JournalEvent, MAX_CELLS, ManagementError, NetworkSpec, Text,
-};
+use isola_abi::management::{CellSpec, Durations, JournalEvent, ManagementError, NetworkSpec, Text};
 use isola_abi::size::ByteSize;
 use isola_supervisor_core::Hardware;
 use isola_supervisor_core::hardware::BuildError;
@@ -40,12 +38,13 @@ impl<H: Hardware> Cells<H> {
         if self.find(&spec.name).is_ok() || self.pending.specs().any(|pending| pending.name == spec.name) {
             return Err(ManagementError::NameTaken(spec.name.clone()).into());
         }
-        let is_full = self.table.len() + self.pending.specs().count() >= MAX_CELLS;
+        let limit = self.table.limit();
+        let is_full = self.table.len() + self.pending.specs().count() >= limit;
         let oldest = self.table.iter().find(|cell| !cell.uses_image() && !self.pending.is_about(cell.id));
         let oldest = oldest.map(|cell| cell.id).filter(|_| is_full);
         if is_full && oldest.is_none() {
             let what = format!(
-                "there are {MAX_CELLS} cells, none of which has ended for good: stop or remove one of them"
+                "there are {limit} cells, none of which has ended for good: stop or remove one of them"
             );
             return Err(ManagementError::OutOfLimits(what).into());
         }
@@ -172,7 +171,7 @@ impl<H: Hardware> Cells<H> {
     pub fn start(&mut self, name: &str) -> Result<CellId, ManagementError> {
         let began = self.core.now_ns();
         let id = self.find(name)?;
-        let slots = self.core.inventory().cores.count_for_cells();
+        let slots = self.core.inventory().cores.slots_of_each_cell();
         let cell = self.table.get_mut(id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
         if !matches!(cell.run, Run::Created) {
             return Err(cell.wrong_state());
@@ -274,7 +273,7 @@ impl<H: Hardware> Cells<H> {
         let idle = self.images.idle_bytes() - self.images.idle_bytes_of(&spec.image);
         let free = inventory.memory.available() + idle;
         let bytes = spec.memory.0.checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX);
-        let slots = inventory.cores.count_for_cells();
+        let slots = inventory.cores.slots_of_each_cell();
         let least = self.core.hardware().least_memory(plan, spec.cores as usize, slots);
         if bytes < least {
             let least = ByteSize(least.next_multiple_of(CHUNK));

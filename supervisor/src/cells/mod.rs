@@ -80,7 +80,7 @@ use alloc::vec::Vec;
 use cell::Cell;
 use isola_abi::id::CellId;
 use isola_abi::integrity::ImageDigest;
-use isola_abi::management::{Decision, JournalEvent, MAX_NAME_LEN, ManagementError};
+use isola_abi::management::{Decision, JournalEvent, MAX_NAME_LEN, ManagementError, max_cells};
 use isola_supervisor_core::hardware::{InventoryOf, RecoveredState};
 use isola_supervisor_core::inventory::Scrub;
 use isola_supervisor_core::trusted_core::{OwnedCell, Recovery};
@@ -191,10 +191,11 @@ impl<H: Hardware> Cells<H> {
 
     /// Returns no cells. The first one will have the id `next_id`.
     fn with_journal(core: TrustedCore<H>, boot: Boot, journal: Journal, next_id: u32) -> Self {
+        let limit = max_cells(core.inventory().cores.count());
         Self {
             core,
             boot,
-            table: CellTable::new(next_id),
+            table: CellTable::new(next_id, limit),
             journal: journal.booted_at(boot.unix_ns),
             images: Images::new(),
             loans: lend::Loans::new(),

@@ -16,7 +16,6 @@ use crate::logs::Log;
 use crate::report;
 use alloc::vec::Vec;
 use isola_abi::id::CoreId;
-use isola_abi::management::MAX_CELLS;
 use isola_supervisor_core::hardware::SharedOf;
 use isola_supervisor_core::trusted_core::UnclaimedCell;
 use isola_supervisor_core::{Hardware, TrustedCore};
@@ -85,12 +84,12 @@ fn adopt<H: Hardware>(
 ) -> Result<Vec<Debt>, UnclaimedCell<H>> {
     let Some(saved_state) = SavedState::decode(cell.notes()) else { return Err(cell) };
     let SavedState { id, spec, image, times, limit, stack_bytes, restarts, loans: saved_loans } = saved_state;
-    if !table.is_new(id, &spec.name) || spec.validate().is_err() || table.len() >= MAX_CELLS {
+    if !table.is_new(id, &spec.name) || spec.validate().is_err() || table.len() >= table.limit() {
         return Err(cell);
     }
     core.adopt(cell, id)?;
     let now = core.now_ns();
-    let slots = core.inventory().cores.count_for_cells();
+    let slots = core.inventory().cores.slots_of_each_cell();
     let Some(owned) = core.cell(id) else { return Ok(Vec::new()) };
     // A first core is never lent.
     let others: Vec<CoreId> = owned.movable_cores().collect();

@@ -43,7 +43,7 @@ impl<H: Hardware> Cells<H> {
             return Err(ManagementError::OutOfLimits(what));
         }
         let before = self.core.cell(id).map_or(0, OwnedCell::core_count) as u32;
-        let most = self.core.inventory().cores.count_for_cells() as u64;
+        let most = self.core.inventory().cores.slots_of_each_cell() as u64;
         let count = wanted.change.of(before.into()).filter(|count| (1..=most).contains(count));
         let Some(after) = count.map(|count| count as u32) else {
             let what = format!("{:?} can have 1 to {most} cores, and has {before}", cell.spec.name);

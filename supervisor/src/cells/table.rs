@@ -12,12 +12,19 @@ pub(super) struct CellTable {
     cells: BTreeMap<CellId, Cell>,
     /// The id of the next cell, which no cell had before.
     next_id: u32,
+    /// The maximum number of cells.
+    limit: usize,
 }
 
 impl CellTable {
-    /// Returns no cells. The first one will have the id `next_id`.
-    pub(super) const fn new(next_id: u32) -> Self {
-        Self { cells: BTreeMap::new(), next_id }
+    /// Returns no cells, of at most `limit`. The first one will have the id `next_id`.
+    pub(super) const fn new(next_id: u32, limit: usize) -> Self {
+        Self { cells: BTreeMap::new(), next_id, limit }
+    }
+
+    /// Returns the maximum number of cells.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
     }
 
     /// Returns the id of the next cell, which it has once it was inserted.

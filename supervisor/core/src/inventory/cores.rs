@@ -15,7 +15,7 @@ pub use refusal::CoreRefusal;
 
 use alloc::vec::Vec;
 use choice::{Choice, Seat, Standing};
-use isola_abi::id::{CellId, CoreId, NodeId};
+use isola_abi::id::{CellId, CoreId, MAX_CORES, NodeId};
 use isola_abi::management::{CoreInfo, CoreOwner, CorePlacement};
 use isola_abi::topology::CoreSite;
 
@@ -107,9 +107,16 @@ impl<C: CoreToken> Cores<C> {
         self.entries.iter().filter(|entry| entry.owner() == CoreOwner::Free).count()
     }
 
-    /// Returns the number of cores that cells can have. Includes failed cores, so the number never changes.
-    pub fn count_for_cells(&self) -> usize {
-        self.entries.iter().filter(|entry| !matches!(entry.state, State::Supervisor)).count()
+    /// Returns the number of all cores.
+    pub fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns the number of core slots of each cell: one for each core that cells can have, at most [`MAX_CORES`].
+    /// Counts failed cores as well, so the number never changes.
+    pub fn slots_of_each_cell(&self) -> usize {
+        let of_cells = self.entries.iter().filter(|entry| !matches!(entry.state, State::Supervisor));
+        of_cells.count().min(MAX_CORES)
     }
 
     /// Returns the node of a core.

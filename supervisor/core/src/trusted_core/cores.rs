@@ -189,7 +189,7 @@ impl<H: Hardware> TrustedCore<H> {
     /// Returns [`OutOfStackMemory`] if the cell needs [more memory](Self::add_stack_memory) for them, does not run, or has no
     /// such slot.
     pub fn allocate_stacks(&mut self, id: CellId, slot: usize) -> Result<(), OutOfStackMemory> {
-        let slots = self.inventory.cores.count_for_cells();
+        let slots = self.inventory.cores.slots_of_each_cell();
         let cell = self.entered(id).map_err(|_| OutOfStackMemory)?;
         if slot >= slots {
             return Err(OutOfStackMemory);

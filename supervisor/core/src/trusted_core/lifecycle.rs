@@ -101,7 +101,7 @@ impl<H: Hardware> TrustedCore<H> {
                     plan,
                     image: &image,
                     cores: &cores,
-                    slots: self.inventory.cores.count_for_cells(),
+                    slots: self.inventory.cores.slots_of_each_cell(),
                     devices: &mut devices,
                 };
                 let built = self.hardware.build(blueprint, memory);

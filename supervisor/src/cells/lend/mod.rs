@@ -217,7 +217,7 @@ impl<H: Hardware> Cells<H> {
 
     /// Returns the running cells without a core request in progress, as parties to lending.
     fn parties(&self) -> Vec<Party> {
-        let most = self.core.inventory().cores.count_for_cells() as u32;
+        let most = self.core.inventory().cores.slots_of_each_cell() as u32;
         let party = |cell: &Cell| Party {
             id: cell.id,
             priority: cell.spec.lending.priority,

@@ -137,6 +137,7 @@ mod growth;
 mod images;
 mod lending;
 mod links;
+mod many;
 mod memory;
 mod moves;
 mod pending;

@@ -48,7 +48,7 @@ fn ask(
     }
 }
 
-fn resize(cells: &mut Cells<FakeMachine>, name: &str, change: Change<u32>) -> Answer {
+pub(super) fn resize(cells: &mut Cells<FakeMachine>, name: &str, change: Change<u32>) -> Answer {
     ask(cells, name, change, &[], Mode::Apply).expect("the fake cell answers at once")
 }
 

@@ -1,7 +1,7 @@
 //! Records of ended cells, and cells that are created again.
 
 use super::*;
-use isola_abi::management::{MAX_CELLS, RestartPolicy};
+use isola_abi::management::{RestartPolicy, max_cells};
 
 /// Sets usage in a cell's report, and crashes the cell.
 fn use_and_crash(cells: &mut Cells<FakeMachine>, report: &Report) {
@@ -137,20 +137,20 @@ fn a_new_cell_replaces_the_oldest_ended_one_without_a_restart() {
     run(&mut cells, spec("runs"));
     crashes(&report, CrashKind::Panic, "oh");
     cells.on_notification();
-    for number in 2..MAX_CELLS {
+    for number in 2..max_cells(3) {
         run(&mut cells, spec(&alloc::format!("cell-{number}")));
         cells.stop(&alloc::format!("cell-{number}"), 0).unwrap();
     }
     let names = |cells: &Cells<FakeMachine>| -> Vec<_> {
         cells.list(Detail::Brief).map(|cell| cell.spec.name).collect()
     };
-    assert_eq!(names(&cells).len(), MAX_CELLS);
+    assert_eq!(names(&cells).len(), max_cells(3));
     // A cell that cannot be created replaces no record.
     assert!(create(&mut cells, CellSpec { cores: 3, ..spec("more") }).is_err());
     assert!(names(&cells).contains(&"cell-2".into()));
     create(&mut cells, spec("more")).unwrap();
     let left = names(&cells);
-    assert_eq!(left.len(), MAX_CELLS);
+    assert_eq!(left.len(), max_cells(3));
     assert!(
         !left.contains(&"cell-2".into())
             && ["again", "runs", "cell-3"].iter().all(|name| left.contains(&(*name).into()))
@@ -162,7 +162,7 @@ fn a_new_cell_replaces_the_oldest_ended_one_without_a_restart() {
 #[test]
 fn cells_that_await_a_restart_are_not_replaced() {
     let mut cells = machine(2);
-    for number in 0..MAX_CELLS {
+    for number in 0..max_cells(3) {
         let name = alloc::format!("cell-{number}");
         let restarted =
             CellSpec { restart: RestartPolicy::Always, network: NetworkSpec::None, ..spec(&name) };

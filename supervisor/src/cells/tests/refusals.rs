@@ -23,7 +23,8 @@ fn impossible_specifications_are_refused_and_change_nothing() {
         (spec("-"), BadName("-".into())),
         (damaged(|spec| spec.cores = 0), OutOfLimits("a cell needs at least one core".into())),
         (damaged(|spec| spec.cores = 2), CoresExhausted { wanted: 2, free: 1 }),
-        (damaged(|spec| spec.cores = u32::MAX), CoresExhausted { wanted: u32::MAX, free: 1 }),
+        (damaged(|spec| spec.cores = 64), CoresExhausted { wanted: 64, free: 1 }),
+        (damaged(|spec| spec.cores = 65), OutOfLimits("a cell has at most 64 cores, not 65".into())),
         (damaged(|spec| spec.memory.0 = 61 * MIB), MemoryExhausted { wanted: ByteSize(61 * MIB), free }),
         (damaged(|spec| spec.memory.0 = u64::MAX), MemoryExhausted { wanted: ByteSize(u64::MAX), free }),
     ] {

@@ -8,8 +8,8 @@ use alloc::vec;
 use core::sync::atomic::Ordering;
 use isola_abi::ledger::LEAST_SLOTS;
 use isola_abi::management::{
-    CellSpec, CellState, Change, Decision, ImageFault, MAX_CELLS, MAX_DECISION_WORDS, MAX_IMAGE,
-    MAX_NAME_LEN, Mode, NetworkSpec, RestartPolicy,
+    CellSpec, CellState, Change, Decision, ImageFault, MAX_DECISION_WORDS, MAX_IMAGE, MAX_NAME_LEN, Mode,
+    NetworkSpec, RestartPolicy, max_cells,
 };
 use isola_abi::report::{CellPhase, CrashKind};
 use isola_abi::size::ByteSize;
@@ -438,7 +438,7 @@ fn all_cells_of_the_largest_machine_fit_in_a_frame() {
     }
     server.on_notification();
     // The remaining cells have ended, too.
-    for number in 31..MAX_CELLS {
+    for number in 31..max_cells(32) {
         let name = alloc::format!("{number:063}");
         let memory = ByteSize(12 * MIB);
         let spec = CellSpec { cores: 31, memory, network: NetworkSpec::None, ..spec(&name) };
@@ -447,7 +447,7 @@ fn all_cells_of_the_largest_machine_fit_in_a_frame() {
         server.on_notification();
     }
     let cells = list(&mut server);
-    assert_eq!(cells.len(), MAX_CELLS);
+    assert_eq!(cells.len(), max_cells(32));
     let name = cells[3].spec.name.clone();
     let Ok(ResponseBody::Cell(one)) = ask(&mut server, RequestBody::Inspect { name }) else { panic!("none") };
     assert_eq!((one.activities.activities.len(), one.spec.arguments[0].len()), (LEAST_SLOTS, 4000));

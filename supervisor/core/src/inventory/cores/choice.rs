@@ -307,8 +307,8 @@ fn group<'a>(candidates: &[Candidate<'a>], level: Level) -> BTreeMap<u32, Vec<Ca
     groups
 }
 
-/// Returns, for each index, the numbers of cores that the units from there on can sum up to, as a bit set; there are
-/// fewer than 128 cores.
+/// Returns, for each index, the numbers of cores below 128 that the units from there on can sum up to, as a bit set. A
+/// cell has at most 64 cores ([`isola_abi::id::MAX_CORES`]), so it cannot ask for more.
 fn sums(units: &[Vec<&Seat>]) -> Vec<u128> {
     let mut sums = alloc::vec![1u128; units.len() + 1];
     for (index, unit) in units.iter().enumerate().rev() {
