@@ -19,9 +19,8 @@ const PER_CORE_OF_ENTRY: u64 = 128;
 /// Returns the bytes of heap for a machine with `cores` cores.
 pub const fn bytes(cores: usize) -> u64 {
     let of_cell = if cores < MAX_CORES { cores as u64 } else { MAX_CORES as u64 };
-    let per_cell = PER_CELL + of_cell * PER_CORE_OF_CELL;
     let journal = journal::CAPACITY as u64 * of_cell * PER_CORE_OF_ENTRY;
-    BASE + max_cells(cores) as u64 * per_cell + journal
+    BASE + max_cells(cores) as u64 * (PER_CELL + of_cell * PER_CORE_OF_CELL) + journal
 }
 
 #[cfg(test)]

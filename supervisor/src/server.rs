@@ -299,13 +299,12 @@ impl<H: Hardware> Server<H> {
         let mut page = CellPage::default();
         for cell in self.cells.list(Detail::Brief).filter(|cell| cell.id >= from) {
             let len = postcard::experimental::serialized_size(&cell).unwrap_or(MAX_LIST_BYTES);
-            let rest = room.checked_sub(len);
             // One cell in brief always fits.
-            if rest.is_none() && !page.cells.is_empty() {
+            if len > room && !page.cells.is_empty() {
                 page.next = Some(cell.id);
                 break;
             }
-            room = rest.unwrap_or(0);
+            room = room.saturating_sub(len);
             page.cells.push(cell);
         }
         page
