@@ -367,6 +367,10 @@ impl Epoll {
 }
 
 impl FileObject for Epoll {
+    fn can_be_read(&self) -> bool {
+        false
+    }
+
     fn ready(&self) -> Events {
         // Entries on the list may have ceased to be ready.
         let entries: Vec<_> = self.state.ready.lock().iter().cloned().collect();

@@ -21,6 +21,12 @@ pub trait FileObject: Any + Send + Sync {
         Err(Errno::EINVAL)
     }
 
+    /// Returns whether it can be read at all. Otherwise [`Self::read`] fails, and there is nothing to wait for, though the object
+    /// may become [ready](Self::ready).
+    fn can_be_read(&self) -> bool {
+        true
+    }
+
     /// Writes, perhaps only a part. Returns the number of bytes.
     ///
     /// # Errors

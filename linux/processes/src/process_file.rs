@@ -24,6 +24,10 @@ impl ProcessFile {
 }
 
 impl FileObject for ProcessFile {
+    fn can_be_read(&self) -> bool {
+        false
+    }
+
     fn ready(&self) -> Events {
         if self.process.has_ended() { Events::IN } else { Events::NONE }
     }

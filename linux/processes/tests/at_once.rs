@@ -252,3 +252,17 @@ struct Silent;
 impl isola_linux_files::ConsoleOutput for Silent {
     fn write(&self, _: &[u8]) {}
 }
+
+#[test]
+fn reads_of_objects_that_have_no_bytes_fail_at_once() {
+    let program = Program::new()
+        .syscall(linux::__NR_epoll_create1, &[0])
+        .returns(3)
+        .syscall(linux::__NR_pidfd_open, &[1, 0])
+        .returns(4)
+        .syscall(linux::__NR_read, &[3, TEXT, 8])
+        .returns(-22)
+        .syscall(linux::__NR_read, &[4, TEXT, 8])
+        .returns(-22);
+    runs(program);
+}

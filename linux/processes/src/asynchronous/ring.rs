@@ -436,6 +436,10 @@ impl Drop for RingFile {
 }
 
 impl FileObject for RingFile {
+    fn can_be_read(&self) -> bool {
+        false
+    }
+
     fn ready(&self) -> Events {
         self.ring.events()
     }

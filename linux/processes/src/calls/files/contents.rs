@@ -219,6 +219,9 @@ fn is_small_file_read(file: &OpenFile, len: u64) -> bool {
 
 /// As [`read_at_once`], of an object that is open and no socket.
 pub fn read_file_at_once(thread: &mut Thread, file: Arc<OpenFile>, address: u64, len: u64) -> AtOnce {
+    if file.object().is_some_and(|object| !object.can_be_read()) {
+        return AtOnce::Unserved;
+    }
     let buffer = || thread.memory.try_buffer(address, len as usize, Access::Write);
     if let Some(result) = file.read_at_once(buffer) {
         thread.process.control.files.count_read(result.map_or(0, |count| count as u64));
