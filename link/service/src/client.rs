@@ -235,6 +235,8 @@ impl Connection {
             // The number of completions is not known here, so the channel does not keep the core polling.
             false
         });
+        // Requests that were completed before woke no task.
+        self.state.lock().wake_taker();
     }
 
     async fn need(&self) -> Need {
