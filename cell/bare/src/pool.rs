@@ -24,11 +24,16 @@ const FIRST_LEN: usize = 120 << 10;
 
 static FIRST: Range<FIRST_LEN> = Range(UnsafeCell::new([0; FIRST_LEN]));
 
-/// Size of the second range of an image that boots alone, in bytes: for copies of a machine's ACPI tables.
-const SECOND_LEN: usize = 64 << 10;
+/// Size of the second range of an image that boots alone, in bytes: for copies of a machine's ACPI tables. Those of more than
+/// 4 KiB come from spans of 64 KiB at multiples of their length, and a range's first page is that of its page records.
+const SECOND_LEN: usize = 128 << 10;
 
 /// No part of an image that starts in cells only, as nothing there names it.
-static SECOND: Range<SECOND_LEN> = Range(UnsafeCell::new([0; SECOND_LEN]));
+static SECOND: SpanRange = SpanRange(Range(UnsafeCell::new([0; SECOND_LEN])));
+
+/// The second range, at a multiple of 64 KiB: how many spans fit does not depend on its place in the image.
+#[repr(align(65536))]
+struct SpanRange(Range<SECOND_LEN>);
 
 #[repr(align(4096))]
 struct Range<const LEN: usize>(UnsafeCell<[u8; LEN]>);
@@ -52,7 +57,7 @@ pub(crate) fn start() -> bool {
 pub(crate) fn start_alone() {
     if start() {
         // SAFETY: as in `start`.
-        unsafe { add(NodeId(0), SECOND.0.get().cast::<u8>(), SECOND_LEN) };
+        unsafe { add(NodeId(0), SECOND.0.0.get().cast::<u8>(), SECOND_LEN) };
     }
 }
 
