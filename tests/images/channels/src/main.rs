@@ -38,9 +38,18 @@ async fn main(arguments: Arguments) -> ExitCode {
         ["serve"] => serve().await,
         ["client", cell] => use_all(cell).await,
         ["call", name] => call(name).await,
-        ["join", first] => Ok(machines::join(first).await),
-        ["stay", first] => Ok(machines::stay(first).await),
-        ["call-costs", first] => Ok(machines::measure(first).await),
+        ["join", first] => {
+            machines::join(first).await;
+            Ok(())
+        }
+        ["stay", first] => {
+            machines::stay(first).await;
+            Ok(())
+        }
+        ["call-costs", first] => {
+            machines::measure(first).await;
+            Ok(())
+        }
         ["costs", ref cells @ ..] => costs::measure(cells).await,
         ["hold", cell] => hold(cell).await,
         ["keep", cell] => keep(cell).await,
