@@ -46,7 +46,7 @@ async fn drain(control: &Channel, data: &Channel) -> Result<(), ChannelError> {
 
 /// The time of the rounds of a measurement. Between two of them the cell halts, so that the rate of interrupts stays below
 /// that at which links are polled.
-pub struct Total {
+struct Total {
     name: &'static str,
     rounds: u64,
     total_ns: u64,
@@ -54,19 +54,19 @@ pub struct Total {
 }
 
 impl Total {
-    pub fn new(name: &'static str) -> Self {
+    fn new(name: &'static str) -> Self {
         Self { name, rounds: 0, total_ns: 0, began: now() }
     }
 
     /// Begins the next round, unless it was the last.
-    pub async fn has_next(&mut self) -> bool {
+    async fn has_next(&mut self) -> bool {
         sleep(PAUSE).await;
         self.rounds += 1;
         self.began = now();
         self.rounds <= ROUNDS + FIRST_ROUNDS
     }
 
-    pub fn end_round(&mut self) {
+    fn end_round(&mut self) {
         self.end_round_at(now());
     }
 
@@ -76,7 +76,7 @@ impl Total {
         }
     }
 
-    pub fn print(&self) {
+    fn print(&self) {
         println!("cost {} {}", self.name, self.total_ns * 1000 / ROUNDS);
     }
 }

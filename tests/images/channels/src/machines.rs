@@ -1,6 +1,5 @@
 //! Two cells as machines of one application: calls, and files in the memory of the first one.
 
-use crate::costs::Total;
 use isola::files::{FileKind, FileRefusal, Status};
 use isola::iobuf::{Chain, IoBuf};
 use isola::messenger::{
@@ -64,19 +63,6 @@ pub async fn stay(first: &str) {
     messenger::rejoin(first).await;
     use_all().await;
     println!("channels: it is back");
-}
-
-/// Joins, and measures calls.
-pub async fn measure(first: &str) {
-    join_by(first).await;
-    let mut total = Total::new("call");
-    while total.has_next().await {
-        let request = Chain::from(IoBuf::copy_from_slice(&[1; 64]));
-        let answer = messenger::call(MachineId::FIRST, ECHO, request).await;
-        total.end_round();
-        assert_eq!(answer.expect("the first machine answers").len(), 64);
-    }
-    total.print();
 }
 
 async fn join_by(first: &str) -> FirstMachine {

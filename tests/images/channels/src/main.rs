@@ -7,7 +7,6 @@
 //! | `call NAME` | uses a service that answers with the bytes it gets, until both sides have ended |
 //! | `join FIRST` | joins an application by an address or the name of a cell, and uses its calls and files |
 //! | `stay FIRST` | the same, and again after the first machine has ended and is back |
-//! | `call-costs FIRST` | joins, and prints the costs of a call |
 //! | `costs CELL...` | prints the costs of messages and packets |
 //! | `hold CELL` | exchanges packets until the service ends |
 //! | `keep CELL` | keeps the contents of memory of the service when that ends |
@@ -46,10 +45,6 @@ async fn main(arguments: Arguments) -> ExitCode {
             machines::stay(first).await;
             Ok(())
         }
-        ["call-costs", first] => {
-            machines::measure(first).await;
-            Ok(())
-        }
         ["costs", ref cells @ ..] => costs::measure(cells).await,
         ["hold", cell] => hold(cell).await,
         ["keep", cell] => keep(cell).await,
@@ -62,7 +57,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         },
         _ => {
             println!(
-                "usage: channels serve | client CELL | call NAME | join FIRST | stay FIRST | call-costs FIRST | costs CELL... | hold CELL | keep CELL | wait CELL | die STEP CELL | hostile CELL | hostile-neighbour ADDRESS"
+                "usage: channels serve | client CELL | call NAME | join FIRST | stay FIRST | costs CELL... | hold CELL | keep CELL | wait CELL | die STEP CELL | hostile CELL | hostile-neighbour ADDRESS"
             );
             return ExitCode::USAGE;
         }
