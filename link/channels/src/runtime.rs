@@ -238,12 +238,24 @@ pub(crate) struct Listening {
     pub(crate) waiting: Cell<Option<Waker>>,
 }
 
+/// The turn of a task to send a request to the supervisor, until the task has read the answer.
+struct Turn<'a>(&'a Runtime);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.is_requesting.set(false);
+        self.0.waiting.take().into_iter().for_each(Waker::wake);
+    }
+}
+
 /// The state of the first core.
 #[derive(Default)]
 pub(crate) struct Runtime {
     is_started: Cell<bool>,
     /// The number of the last request.
     number: Cell<u32>,
+    /// Whether a task has sent a request and has not read the answer, which the next request's answer replaces.
+    is_requesting: Cell<bool>,
     /// The tasks that wait for an answer, or for their turn.
     waiting: RefCell<Vec<Waker>>,
     changes: Cell<u32>,
@@ -477,10 +489,17 @@ impl Runtime {
     pub(crate) async fn request(&self, demand: &LinkDemand) -> Result<usize, ChannelError> {
         let port = self.port().ok_or(ChannelError::Unsupported)?;
         let table = port.table();
-        self.wait_until(|| (table.answered() == self.number.get()).then_some(())).await;
+        let _turn = self.wait_until(|| self.take_turn(table)).await;
         let number = port.send(demand);
         self.number.set(number);
         self.wait_until(|| table.answer(number)).await.map_err(ChannelError::Refused)
+    }
+
+    /// Takes the turn to send a request, if no other is open.
+    fn take_turn(&self, table: &LinkTable) -> Option<Turn<'_>> {
+        // The request of a task that was dropped stays open until it is answered.
+        let is_free = table.answered() == self.number.get() && !self.is_requesting.replace(true);
+        is_free.then(|| Turn(self))
     }
 
     /// Waits until `condition` returns a value; checks after each change of the table.

@@ -19,7 +19,8 @@ use isola_platform::{CoreIndex, LinkPort, PeerWords, Platform};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// The machine.
 #[derive(Debug, Default)]
@@ -49,7 +50,13 @@ pub struct Port {
     doorbells: AtomicUsize,
     /// The allocations to come that are memory of the image.
     image_blocks: AtomicUsize,
+    /// Whether answers, and the doorbells for them, come some time after the requests.
+    answers_late: AtomicBool,
 }
+
+/// The time from a request to its answer, and from there to the doorbell, if answers come late.
+const ANSWER_DELAY: Duration = Duration::from_micros(500);
+const BELL_DELAY: Duration = Duration::from_millis(10);
 
 impl core::fmt::Debug for Port {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -85,6 +92,7 @@ impl Machine {
             has_ended: AtomicBool::new(false),
             doorbells: AtomicUsize::new(0),
             image_blocks: AtomicUsize::new(0),
+            answers_late: AtomicBool::new(false),
         }));
         state.cells.push(port);
         port
@@ -100,7 +108,7 @@ impl Machine {
         main: impl Fn(&'static Port) -> F + Send + Sync + 'static,
     ) -> JoinHandle<()> {
         let port = self.add(name);
-        std::thread::spawn(move || {
+        thread::spawn(move || {
             let settings = Settings { name: port.name.clone(), links: Some(port), ..Settings::default() };
             let codes = isola_hosted::run(settings, Vec::new(), |platform| {
                 port.attach(platform);
@@ -278,6 +286,11 @@ impl Port {
         self.image_blocks.store(blocks, Ordering::Relaxed);
     }
 
+    /// Makes the answers to the cell's requests come late, as those of a supervisor on a busy core do.
+    pub fn answer_late(&self) {
+        self.answers_late.store(true, Ordering::Relaxed);
+    }
+
     /// Returns the number of allocations in the image that are to come.
     pub fn image_blocks(&self) -> usize {
         self.image_blocks.load(Ordering::Relaxed)
@@ -297,8 +310,18 @@ impl LinkPort for Port {
     fn send(&self, demand: &LinkDemand) -> u32 {
         let number = self.request.put(demand);
         let answer = self.serve(number, self.request.get().expect("the demand is intelligible"));
-        self.table.set_answer(number, answer);
-        self.ring();
+        if self.answers_late.load(Ordering::Relaxed) {
+            let port = self.machine.state().at(self.id).expect("the cell is of the machine");
+            thread::spawn(move || {
+                thread::sleep(ANSWER_DELAY);
+                port.table.set_answer(number, answer);
+                thread::sleep(BELL_DELAY);
+                port.ring();
+            });
+        } else {
+            self.table.set_answer(number, answer);
+            self.ring();
+        }
         number
     }
 

@@ -9,6 +9,8 @@ use isola_channels::{
 use isola_events::{sleep, spawn_task, timeout, yield_now};
 use isola_link_sim::{Machine, Port};
 use isola_platform::LinkPort;
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -89,6 +91,35 @@ async fn has_links(port: &Port, count: usize) {
         assert!(began.elapsed() < Duration::from_secs(20), "{} links are left", port.links_in_use());
         sleep(Duration::from_millis(1)).await;
     }
+}
+
+#[test]
+fn each_task_gets_the_answer_to_its_own_request() {
+    with_service(
+        |_| serve("echo", echo),
+        |port| async move {
+            let channels = [reach("kv/echo").await, reach("kv/echo").await, reach("kv/echo").await];
+            port.answer_late();
+            let mapping = Rc::new(Cell::new(channels.len()));
+            for (index, channel) in (0..).zip(channels) {
+                let mapping = mapping.clone();
+                spawn_task(async move {
+                    // Each sends its request between the answer to the one before and that answer's doorbell.
+                    sleep(Duration::from_millis(3 * index)).await;
+                    channel.map(&SharedMemory::new(1).unwrap(), LinkAccess::Read).await.unwrap();
+                    mapping.set(mapping.get() - 1);
+                })
+                .detach();
+            }
+            let all_are_mapped = async {
+                while mapping.get() > 0 {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(Duration::from_secs(20), all_are_mapped).await.expect("all requests are answered");
+            has_links(port, 0).await;
+        },
+    );
 }
 
 #[test]
