@@ -9,6 +9,9 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
+/// The time that a new connection gets for its first answer.
+const FIRST_ANSWER: Duration = Duration::from_secs(5);
+
 /// A connection to the server.
 #[derive(Debug)]
 pub struct Connection {
@@ -29,11 +32,14 @@ impl Connection {
     }
 
     /// Connects, and waits until the server answers. QEMU accepts connections on a published port before the server
-    /// does, and closes some of a burst.
+    /// does, and closes some of a burst. Its backlog is 1: the host's kernel holds others of a burst back for a minute, so
+    /// one that gets no answer is given up for another.
     pub fn establish(address: SocketAddr) -> Self {
         wait::until("the server answers", || {
             let mut connection = Self::open(address).ok()?;
+            connection.stream().set_read_timeout(Some(FIRST_ANSWER)).ok()?;
             let version = connection.ask("version").ok()?;
+            connection.stream().set_read_timeout(Some(TIMEOUT)).ok()?;
             version.starts_with("VERSION ").then_some(connection)
         })
     }
