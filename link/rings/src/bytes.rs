@@ -2,8 +2,10 @@
 //! images move 16 bytes at a time, to and from any address; a loop over atomic words takes twice the instructions, and six
 //! times as many for bytes that do not begin at a word.
 //!
-//! In this cell, one thread at a time writes to a range of bytes, and none reads it meanwhile: the owner of the ring or
-//! queue over the words upholds this.
+//! Another thread or another cell may access the words at the same time, so the compiler must not see accesses that are not
+//! atomic. They are in assembly. On x86-64, a store to a part of a word is, for all other processors, an atomic replacement of
+//! these bytes; a longer store is a series of them, and a load a series of atomic loads. So each function here does what safe
+//! code could do with `fetch_update` or `load` for each word, and is safe for any threads.
 
 #![expect(
     unsafe_code,
@@ -11,8 +13,36 @@
 )]
 
 use crate::sync::AtomicU64;
-use core::ptr;
-use core::sync::atomic::{AtomicU16, AtomicU32, Ordering, compiler_fence};
+use core::arch::asm;
+use core::ffi::c_void;
+
+unsafe extern "C" {
+    // In images, that of `isola-machine`. Called from assembly only: the compiler knows the name, and would treat the bytes
+    // as its own.
+    fn memcpy(to: *mut c_void, from: *const c_void, len: usize) -> *mut c_void;
+}
+
+/// Copies bytes as `memcpy` does, with accesses that are atomic (see the module) and that the compiler neither sees nor moves
+/// others across.
+///
+/// # Safety
+/// The `len` bytes at `from` can be read and those at `to` written, and they do not overlap. On either side they are in words
+/// of `AtomicU64`, or the caller may access them as their only user.
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller upholds the contract of `memcpy`. A block without `nostack` has a stack aligned for calls, and none
+    // of the caller's values below its stack pointer.
+    unsafe {
+        asm!(
+            "call {memcpy}",
+            memcpy = sym memcpy,
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            inout("rdx") len => _,
+            clobber_abi("C"),
+        );
+    }
+}
 
 /// Returns the number of bytes to copy, of `len`, from `offset` on.
 #[inline]
@@ -24,46 +54,36 @@ fn within(words: &[AtomicU64], offset: usize, len: usize) -> usize {
 #[inline]
 pub fn store_bytes(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
     let len = within(words, offset, bytes.len());
-    if len == 0 {
-        return;
+    if len > 0 {
+        // SAFETY: `within` has checked that the bytes from `offset` to `offset + len` are in `words`, which may change behind
+        // a shared reference. `bytes` is other memory: bytes without atomic access never share memory with atomic words.
+        unsafe { copy(bytes.as_ptr(), words.as_ptr().cast::<u8>().cast_mut().add(offset), len) };
     }
-    // SAFETY: `within` has checked that the bytes from `offset` to `offset + len` are in `words`, which may change behind a
-    // shared reference. `bytes` is other memory: bytes without atomic access never share memory with atomic words. In this
-    // cell, only the caller accesses the bytes (see the module). The peer's accesses are those of another program.
-    unsafe {
-        let to = words.as_ptr().cast::<u8>().cast_mut().add(offset);
-        ptr::copy_nonoverlapping(bytes.as_ptr(), to, len);
-    }
-    compiler_fence(Ordering::SeqCst);
 }
 
-/// Copies the bytes of `words` from `offset` on to `bytes`. Bytes behind the last word are left out. If a peer writes at the
-/// same time, `bytes` gets any mixture of old and new bytes, and does not change afterwards.
+/// Copies the bytes of `words` from `offset` on to `bytes`. Bytes behind the last word are left out. If another thread or cell
+/// writes at the same time, `bytes` gets any mixture of old and new bytes, and does not change afterwards.
 #[inline]
 pub fn load_bytes(words: &[AtomicU64], offset: usize, bytes: &mut [u8]) {
     let len = within(words, offset, bytes.len());
-    if len == 0 {
-        return;
+    if len > 0 {
+        // SAFETY: as in `store_bytes`; any bytes are valid.
+        unsafe { copy(words.as_ptr().cast::<u8>().add(offset), bytes.as_mut_ptr(), len) };
     }
-    // SAFETY: as in `store_bytes`; any bytes are valid. A peer that violates the protocol may write meanwhile: that is a
-    // write of another program to shared memory. The fence keeps the compiler from reading the words instead of the copy.
-    unsafe {
-        let from = words.as_ptr().cast::<u8>().add(offset);
-        ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len);
-    }
-    compiler_fence(Ordering::SeqCst);
 }
 
 /// Stores a 16-bit word at an offset that is a multiple of 2, after all earlier writes. The bytes beside it may be written at
-/// the same time. Does nothing if the offset is none, or behind the last word.
+/// the same time. Does nothing if the offset is no such multiple, or behind the last word.
 #[inline]
 pub fn store_u16(words: &[AtomicU64], offset: usize, value: u16) {
     let len = size_of::<u16>();
     if within(words, offset, len) == len && offset.is_multiple_of(len) {
-        // SAFETY: the two bytes are in `words`, which begins at a multiple of 8, so they are aligned. Other accesses to them
-        // in this cell do not happen at the same time (see the module).
-        let word = unsafe { AtomicU16::from_ptr(words.as_ptr().cast::<u16>().cast_mut().byte_add(offset)) };
-        word.store(value.to_le(), Ordering::Release);
+        // SAFETY: the two bytes are in one of `words`, aligned, so the processor replaces them atomically, after all earlier
+        // stores; the block is a barrier for the compiler.
+        unsafe {
+            let to = words.as_ptr().byte_add(offset);
+            asm!("mov word ptr [{to}], {value:x}", to = in(reg) to, value = in(reg) value, options(nostack, preserves_flags));
+        }
     }
 }
 
@@ -72,9 +92,11 @@ pub fn store_u16(words: &[AtomicU64], offset: usize, value: u16) {
 pub fn store_u32(words: &[AtomicU64], offset: usize, value: u32) {
     let len = size_of::<u32>();
     if within(words, offset, len) == len && offset.is_multiple_of(len) {
-        // SAFETY: as in `store_u16`.
-        let word = unsafe { AtomicU32::from_ptr(words.as_ptr().cast::<u32>().cast_mut().byte_add(offset)) };
-        word.store(value.to_le(), Ordering::Release);
+        // SAFETY: as in `store_u16`, for four bytes.
+        unsafe {
+            let to = words.as_ptr().byte_add(offset);
+            asm!("mov dword ptr [{to}], {value:e}", to = in(reg) to, value = in(reg) value, options(nostack, preserves_flags));
+        }
     }
 }
 
@@ -82,15 +104,15 @@ pub fn store_u32(words: &[AtomicU64], offset: usize, value: u32) {
 #[inline]
 pub fn load_words(words: &[AtomicU64], first: usize, to: &mut [u64]) {
     let from = words.get(first..).unwrap_or_default();
-    let count = from.len().min(to.len());
-    // SAFETY: as in `load_bytes`: the first `count` words of both slices exist, and any bits are a valid word.
-    unsafe { ptr::copy_nonoverlapping(from.as_ptr().cast::<u64>(), to.as_mut_ptr(), count) };
-    compiler_fence(Ordering::SeqCst);
+    let len = size_of_val(from).min(size_of_val(to));
+    // SAFETY: as in `load_bytes`: the first `len` bytes of both slices exist, and any bits are a valid word.
+    unsafe { copy(from.as_ptr().cast(), to.as_mut_ptr().cast(), len) };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::Ordering;
     use alloc::vec;
     use alloc::vec::Vec;
 
