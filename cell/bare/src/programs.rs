@@ -41,8 +41,8 @@ pub fn user_mode() -> Option<&'static dyn UserMode> {
 /// Tables that a space no longer needs, or a whole space, with the time from which on no core uses them.
 struct Retired {
     retirement: Retirement,
-    _tables: RemovedTables,
-    _space: Option<ProgramSpace>,
+    tables: RemovedTables,
+    space: Option<ProgramSpace>,
 }
 
 static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
@@ -50,7 +50,7 @@ static HAS_RETIRED: AtomicBool = AtomicBool::new(false);
 
 fn retire(tables: RemovedTables, space: Option<ProgramSpace>) {
     let retirement = page_tables::retire_entries();
-    RETIRED.lock().push(Retired { retirement, _tables: tables, _space: space });
+    RETIRED.lock().push(Retired { retirement, tables, space });
     HAS_RETIRED.store(true, Ordering::Relaxed);
 }
 
@@ -63,7 +63,15 @@ pub(crate) fn collect() {
     let over: Vec<Retired> = retired.extract_if(.., |entry| page_tables::is_over(entry.retirement)).collect();
     HAS_RETIRED.store(!retired.is_empty(), Ordering::Relaxed);
     drop(retired);
-    drop(over);
+    for Retired { tables, space, .. } in over {
+        // SAFETY: no program uses them, and since they were retired, each core has flushed its TLB and left program spaces.
+        unsafe {
+            tables.free();
+            if let Some(space) = space {
+                space.free();
+            }
+        }
+    }
 }
 
 impl UserMode for BareUserMode {

@@ -4,8 +4,8 @@
 //!
 //! Another thread or another cell may access the words at the same time, so the compiler must not see accesses that are not
 //! atomic. They are in assembly. On x86-64, a store to a part of a word is, for all other processors, an atomic replacement of
-//! these bytes; a longer store is a series of them, and a load a series of atomic loads. So each function here does what safe
-//! code could do with `fetch_update` or `load` for each word, and is safe for any threads.
+//! these bytes; a longer store is a series of them, and a load a series of atomic loads. So each function here has the effect of
+//! code with `fetch_update` or `load` for each word, and is safe for any threads.
 
 #![expect(
     unsafe_code,

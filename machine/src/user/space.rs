@@ -13,7 +13,7 @@
 //! With the fences, either the first core sees the new generation, or the second sees the first one's running space. An
 //! interrupt ends user mode. A core outside of user mode is not interrupted: it flushes before it runs the program again.
 //! (Processors may read present entries at any time by speculation. So *tables* are freed only when each core has
-//! flushed, whatever it runs: that is the business of the caller of [`ProgramSpace::unmap`].)
+//! flushed, whatever it runs: the callers of [`RemovedTables::free`] and [`ProgramSpace::free`] ensure that.)
 
 use super::core_block::{CoreBlock, pin};
 use super::tables::{PageGroup, PageState, RemovedTables, TableError, Tables};
@@ -36,7 +36,7 @@ static CELL_ROOT: AtomicU64 = AtomicU64::new(0);
 /// The number of the last space.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The address space of a program.
+/// The address space of a program. Its tables stay allocated until it is [freed](Self::free): cores may have them loaded.
 #[derive(Debug)]
 pub struct ProgramSpace {
     /// A number that no other space has.
@@ -132,9 +132,17 @@ impl ProgramSpace {
         self.tables.lock().replace(address, page, owner, (is_writable, is_executable), &phys)
     }
 
-    /// Removes the pages of a range, and passes the address, the owner and the state of each to `removed`. The returned
-    /// tables may be dropped when each core of the cell has called [`leave_program_space`] or flushed its TLB, and the
-    /// changes are [flushed](Self::is_flushed).
+    /// Frees the tables.
+    ///
+    /// # Safety
+    /// No core has the tables loaded: since the last [`ProgramThread::run`](super::ProgramThread::run) with this space, each
+    /// core of the cell that ran it has called [`leave_program_space`].
+    pub unsafe fn free(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.tables.into_inner().free() };
+    }
+
+    /// Removes the pages of a range, and passes the address, the owner and the state of each to `removed`.
     pub fn unmap(
         &self,
         start: u64,

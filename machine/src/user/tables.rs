@@ -16,6 +16,7 @@ use crate::paging::{ACCESSED, ADDRESS, DIRTY, NO_EXECUTE, PRESENT, USER, WRITABL
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use alloc::vec::Vec;
 use core::cell::Cell;
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use isola_abi::id::PhysAddr;
@@ -81,17 +82,10 @@ pub enum TableError {
     NotOwned,
 }
 
-/// Tables that have left the tree. They are free when this is dropped.
+/// Tables that have left the tree. Their memory stays allocated until they are [freed](Self::free).
 #[derive(Debug, Default)]
-#[must_use = "processors may still use the tables"]
-pub struct RemovedTables(Vec<OwnedTable>);
-
-impl Drop for RemovedTables {
-    fn drop(&mut self) {
-        // A table leaves the tree when all of its entries and links are zero.
-        self.0.drain(..).for_each(OwnedTable::keep);
-    }
-}
+#[must_use = "without `free`, the memory of the tables leaks"]
+pub struct RemovedTables(Vec<ManuallyDrop<OwnedTable>>);
 
 /// Free tables, all of whose entries and links are zero: a process that follows needs no memory filled with zeros.
 static EMPTY_TABLES: Mutex<Vec<OwnedTable>> = Mutex::new(Vec::new());
@@ -116,6 +110,17 @@ impl RemovedTables {
     /// Adds the tables of `other`.
     pub fn append(&mut self, mut other: Self) {
         self.0.append(&mut other.0);
+    }
+
+    /// Frees the tables, or keeps them for other spaces.
+    ///
+    /// # Safety
+    /// No processor uses them: after they left the tree, the changes were
+    /// [flushed](super::ProgramSpace::is_flushed), and each core of the cell has flushed its TLB, or called
+    /// [`leave_program_space`](super::leave_program_space).
+    pub unsafe fn free(self) {
+        // A table leaves the tree when all of its entries and links are zero.
+        self.0.into_iter().map(ManuallyDrop::into_inner).for_each(OwnedTable::keep);
     }
 }
 
@@ -156,15 +161,16 @@ impl OwnedTable {
 impl Drop for OwnedTable {
     fn drop(&mut self) {
         TABLES.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: allocated with this layout; by the contract of `RemovedTables` no processor uses it.
+        // SAFETY: allocated with this layout; no processor uses it: tables that were in a tree are freed by unsafe functions only.
         unsafe { dealloc(self.0.as_ptr().cast(), Layout::new::<Table>()) };
     }
 }
 
-/// The page tables of a program. Not synchronised: the caller has a lock.
+/// The page tables of a program. Not synchronised: the caller has a lock. The root stays allocated until it is
+/// [freed](Self::free).
 #[derive(Debug)]
 pub(super) struct Tables {
-    root: OwnedTable,
+    root: ManuallyDrop<OwnedTable>,
     root_phys: PhysAddr,
     /// As a link to the root: the number of its entries, and their groups.
     top: AtomicUsize,
@@ -212,7 +218,17 @@ impl Tables {
         for number in LOWER_HALF..ENTRIES {
             root.get().entries[number].store(upper(number), Ordering::Relaxed);
         }
+        let root = ManuallyDrop::new(root);
         Ok(Self { root, root_phys, top: AtomicUsize::new(0), recent: Cell::new(Recent::NONE) })
+    }
+
+    /// Frees the root.
+    ///
+    /// # Safety
+    /// No core has loaded it, and none loads it afterwards.
+    pub(super) unsafe fn free(self) {
+        debug_assert!(self.root.get().links.iter().all(|link| link.load(Ordering::Relaxed) == 0));
+        drop(ManuallyDrop::into_inner(self.root));
     }
 
     /// Returns the value of CR3.
@@ -432,12 +448,6 @@ impl Tables {
     }
 }
 
-impl Drop for Tables {
-    fn drop(&mut self) {
-        debug_assert!(self.root.get().links.iter().all(|link| link.load(Ordering::Relaxed) == 0));
-    }
-}
-
 /// Visits the pages of a range. With `removed`, tables without entries leave the tree. `link` counts the entries of
 /// `table`.
 fn walk(
@@ -479,7 +489,7 @@ fn walk(
             entry.store(0, Ordering::Release);
             below.store(0, Ordering::Relaxed);
             link.fetch_sub(1, Ordering::Relaxed);
-            removed.0.push(OwnedTable(empty));
+            removed.0.push(ManuallyDrop::new(OwnedTable(empty)));
         }
     }
 }

@@ -29,7 +29,10 @@ fn unmap(tables: &mut Tables, start: u64, end: u64) -> (Vec<(u64, usize)>, usize
     let mut pages = Vec::new();
     let removed =
         tables.unmap(start, end, &mut |address, owner, _| pages.push((address, owner.addr().get())));
-    (pages, removed.0.len())
+    let count = removed.0.len();
+    // SAFETY: no processor uses the tables.
+    unsafe { removed.free() };
+    (pages, count)
 }
 
 /// Returns the entry that the processor would find.
