@@ -69,7 +69,10 @@ impl Chunk for FakeMemory {
         for page in pages {
             soiled.remove(&page);
         }
-        self.front.iter_mut().skip(offset as usize).take(len_bytes as usize).for_each(|byte| *byte = 0);
+        let end = self.front.len().min((offset + len_bytes) as usize);
+        if let Some(bytes) = self.front.get_mut(offset as usize..end) {
+            bytes.fill(0);
+        }
     }
 
     fn is_zero(&self) -> bool {

@@ -6,12 +6,15 @@
 extern crate std;
 
 use super::*;
-use crate::fake::{every_chunk_has_one_owner, go_wrong};
+use crate::fake::{every_chunk_has_one_owner, go_wrong, machine_of_memory};
 use isola_abi::core_slots::{Order, OrderKind};
 use isola_abi::management::{CORE_LIMIT_MS, LendingSpec, RestartPolicy};
 use isola_abi::unplug::Shortfall;
 
 const CORES: u32 = 5;
+
+/// The memory in MiB: enough for the cells, and little, as each machine scrubs all of it in steps of 4 KiB.
+const MEMORY_MIB: u64 = 16;
 
 const LEASE_MS: u32 = 100;
 
@@ -136,13 +139,13 @@ fn pass(cells: &mut Cells<FakeMachine>, ms: u64) {
 }
 
 fn with_an_image() -> Cells<FakeMachine> {
-    let mut cells = machine(CORES);
+    let mut cells = machine_of_memory(CORES, MEMORY_MIB);
     send(&mut cells, &image());
     cells
 }
 
 fn with_a_cell(restart: RestartPolicy) -> Cells<FakeMachine> {
-    let mut cells = machine(CORES);
+    let mut cells = machine_of_memory(CORES, MEMORY_MIB);
     run(&mut cells, CellSpec { cores: 2, restart, memory_max: Some(ByteSize(12 * MIB)), ..spec("kv") });
     cells
 }
@@ -316,7 +319,7 @@ fn party(name: &str, cores: u32, priority: u8, lends: u32) -> CellSpec {
 
 /// Returns a machine with `service`, of high priority with one core, and `batch`, which has all others and lends two.
 fn lender_and_borrower() -> Cells<FakeMachine> {
-    let mut cells = machine(CORES);
+    let mut cells = machine_of_memory(CORES, MEMORY_MIB);
     run(&mut cells, party("service", 1, 9, 0));
     run(&mut cells, party("batch", CORES - 1, 1, 2));
     cells
@@ -444,7 +447,7 @@ fn lent_cores_return_for_every_write_at_which_the_supervisor_fails() {
         Case {
             what: "borrowed from the free cores",
             prepare: || {
-                let mut cells = machine(CORES);
+                let mut cells = machine_of_memory(CORES, MEMORY_MIB);
                 run(&mut cells, party("service", 1, 9, 0));
                 run(&mut cells, party("batch", CORES - 2, 1, 0));
                 cells

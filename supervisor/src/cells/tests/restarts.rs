@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cells::restart::{FIRST_DELAY_NS, LONGEST_DELAY_NS, STEADY_NS};
+use crate::fake::machine_of_memory;
 use isola_abi::management::RestartPolicy;
 use proptest::prelude::*;
 
@@ -294,7 +295,7 @@ proptest! {
         ],
         turns in proptest::collection::vec(any_turn(), 1..60),
     ) {
-        let mut cells = machine(1);
+        let mut cells = machine_of_memory(1, 16);
         let before = resources(&cells);
         run(&mut cells, restarted(policy));
         let mut tries_left = None;
