@@ -1,38 +1,8 @@
 use super::*;
+use crate::id::{ApicId, CellId};
 
 fn range(page: u64, pages: u64) -> PhysRange {
     PhysRange::new(PhysAddr(page * PAGE_SIZE), pages * PAGE_SIZE)
-}
-
-#[test]
-fn requests_round_trip_and_have_new_numbers() {
-    let request = LinkRequest::default();
-    assert_eq!((request.number(), request.get()), (0, None));
-    let service = service_name("echo").unwrap();
-    let longest = "n".repeat(MAX_NAME_LEN);
-    let share = |access, survival| LinkDemand::Share { slot: 3, memory: range(9, 1), access, survival };
-    let demands = [
-        LinkDemand::Open { target: longest, service, memory: range(5, 4) },
-        LinkDemand::OpenNeighbour { mac: [2, 0xff, 0, 7, 8, 9], memory: range(5, 33) },
-        LinkDemand::Accept { slot: 3, memory: range(9, 1) },
-        share(LinkAccess::ReadWrite, Survival::Revoked),
-        share(LinkAccess::Read, Survival::Permitted),
-        share(LinkAccess::Read, Survival::Revoked),
-        LinkDemand::Keep { slot: 4, memory: range(7, 2) },
-        LinkDemand::Unshare { slot: 62 },
-        LinkDemand::Close { slot: 0 },
-    ];
-    for (number, demand) in (1..).zip(demands) {
-        assert_eq!(request.put(&demand), number);
-        assert_eq!((request.number(), request.get()), (number, Some(demand)));
-    }
-    request.kind.store(77, Ordering::Relaxed);
-    assert_eq!(request.get(), None);
-    request.put(&LinkDemand::Open { target: "kv".into(), service, memory: range(1, 1) });
-    request.target[0].store(u64::MAX, Ordering::Relaxed);
-    assert_eq!(request.get(), None, "no UTF-8");
-    request.put(&LinkDemand::Open { target: "kv".into(), service: NEIGHBOUR_SERVICE, memory: range(1, 1) });
-    assert_eq!(request.get(), None, "frames of neighbours have no name");
 }
 
 #[test]
