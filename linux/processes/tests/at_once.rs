@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{CODE, Cell, DATA, Steps};
+use common::{CODE, Cell, DATA, READABLE, Steps, observed_pair};
 use isola_linux_abi::net::{AF_UNIX, SOCK_STREAM};
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::Console;
@@ -69,15 +69,7 @@ fn changes_of_memory_need_no_turns() {
 #[test]
 fn bytes_and_events_that_are_there_need_no_turns() {
     let kind = u64::from(SOCK_STREAM | linux::O_NONBLOCK);
-    let program = Program::new()
-        .syscall(linux::__NR_socketpair, &[AF_UNIX.into(), kind, 0, PAIR])
-        .returns(0)
-        .syscall(linux::__NR_epoll_create1, &[0])
-        .returns(5)
-        .store(EVENT, &[1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0])
-        .syscall(linux::__NR_epoll_ctl, &[5, linux::EPOLL_CTL_ADD.into(), 4, EVENT])
-        .returns(0)
-        .store(TEXT, b"text");
+    let program = observed_pair(Program::new(), kind, PAIR, EVENT).store(TEXT, b"text");
     let one = |program: Program, _| {
         program
             .syscall(linux::__NR_epoll_wait, &[5, EVENT, 16, 0])
@@ -88,7 +80,7 @@ fn bytes_and_events_that_are_there_need_no_turns() {
             .returns(2)
             .syscall(linux::__NR_epoll_wait, &[5, EVENT, 16, u64::MAX])
             .returns(1)
-            .expect(EVENT, &[1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0])
+            .expect(EVENT, &READABLE)
             .syscall(linux::__NR_read, &[4, TEXT + 16, 3])
             .returns(3)
             .syscall(linux::__NR_recvfrom, &[4, TEXT + 19, 16384, 0, 0, 0])
@@ -117,7 +109,7 @@ fn arrays_of_buffers_and_settings_of_sockets_need_no_turns() {
         .returns(0)
         .syscall(linux::__NR_epoll_create1, &[0])
         .returns(5)
-        .store(EVENT, &[1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0])
+        .store(EVENT, &READABLE)
         .store(TEXT, b"a")
         .store(border - 1, b"bcd")
         .store(VECTOR, &bytes(&vector))

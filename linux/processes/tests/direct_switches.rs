@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{CODE, Cell, DATA, Steps};
+use common::{CODE, Cell, DATA, READABLE, Steps, observed_pair};
 use isola_linux_abi::net::{AF_UNIX, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_STREAM, SOL_SOCKET};
 use isola_linux_abi::numbers as linux;
 use isola_linux_processes::ExitStatus;
@@ -171,14 +171,7 @@ fn under_a_policy_other_accounts_wait_for_the_scheduler() {
 
 /// Makes a pair of sockets, 3 and 4, and an event poll, 5, that observes the second one.
 fn sockets(program: Program) -> Program {
-    program
-        .syscall(linux::__NR_socketpair, &[AF_UNIX.into(), SOCK_STREAM.into(), 0, PIPES])
-        .returns(0)
-        .syscall(linux::__NR_epoll_create1, &[0])
-        .returns(5)
-        .store(EVENT, &[1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0])
-        .syscall(linux::__NR_epoll_ctl, &[5, linux::EPOLL_CTL_ADD.into(), 4, EVENT])
-        .returns(0)
+    observed_pair(program, SOCK_STREAM.into(), PIPES, EVENT)
 }
 
 /// Runs a parent and a child that pass a byte 100 times, the child with waits for events that have a limit of time. Returns the
@@ -204,7 +197,7 @@ fn passes_by_events(timeout_ms: u64) -> u64 {
             .store(EVENT, &[0; 12])
             .syscall(wait, &[5, EVENT, 4, timeout_ms, 0])
             .returns(1)
-            .expect(EVENT, &[1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+            .expect(EVENT, &READABLE);
         send(program.syscall(linux::__NR_read, &[4, BYTE, 16]).returns(1), 4)
     });
     run(&cell, parent, child.exits(0));

@@ -4,6 +4,7 @@
 
 use isola_abi::id::ActivityId;
 use isola_abi::query::ActivityTraffic;
+use isola_linux_abi::net::AF_UNIX;
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::{CallerIds, Credentials as FileCredentials, DescriptorTable, OpenFile};
 use isola_linux_files::{
@@ -504,6 +505,22 @@ fn elf(code: u64) -> Vec<u8> {
     }
     bytes.resize(0x1000, 0);
     bytes
+}
+
+/// An event of readiness to read, as `epoll_ctl` and `epoll_wait` have it, with the number 7.
+pub const READABLE: [u8; 12] = [1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0];
+
+/// Makes a pair of sockets of a type, 3 and 4, with their numbers at `pair`, and an event poll, 5, that observes the second
+/// one. `event` has room for an event.
+pub fn observed_pair(program: Program, socket_type: u64, pair: u64, event: u64) -> Program {
+    program
+        .syscall(linux::__NR_socketpair, &[AF_UNIX.into(), socket_type, 0, pair])
+        .returns(0)
+        .syscall(linux::__NR_epoll_create1, &[0])
+        .returns(5)
+        .store(event, &READABLE)
+        .syscall(linux::__NR_epoll_ctl, &[5, linux::EPOLL_CTL_ADD.into(), 4, event])
+        .returns(0)
 }
 
 /// Steps that tests use.
