@@ -185,6 +185,12 @@ unsafe impl<B: DmaBuffer> DmaBuffer for Vec<B> {
             buffer.for_each_segment(&mut visit);
         }
     }
+
+    #[inline]
+    fn segment_pair(&self) -> Option<SegmentPair> {
+        let [buffer] = &self[..] else { return None };
+        buffer.segment_pair()
+    }
 }
 
 /// Zeroed, page-aligned memory that driver and device both read and write at any time, for example a ring.

@@ -12,7 +12,7 @@
 //!
 //! Not here: the rules for use of the bytes, and the format of the rings, which driver and device define.
 
-use crate::dma::{Access, DmaBuffer, DmaRegion, device_piece};
+use crate::dma::{Access, DmaBuffer, DmaRegion, SegmentPair, device_piece};
 use crate::memory_functions::isola_memcpy;
 use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
 use alloc::sync::Arc;
@@ -216,6 +216,12 @@ unsafe impl DmaBuffer for SharedBuffer {
         if let Some(base) = self.block.piece(self.offset, self.len) {
             visit(base.as_ptr(), self.len);
         }
+    }
+
+    #[inline]
+    fn segment_pair(&self) -> Option<SegmentPair> {
+        let base = self.block.piece(self.offset, self.len).filter(|_| self.len > 0)?;
+        Some(SegmentPair { first: (base.as_ptr(), self.len), second: None })
     }
 }
 

@@ -16,7 +16,7 @@ use isola_ebbs::{cycles, platform};
 use isola_iobuf::{Chain, IoBufMut};
 use isola_machine::apic::{self, local};
 use isola_machine::device::DeviceRegisters;
-use isola_machine::dma::{DmaBuffer, DmaRegion};
+use isola_machine::dma::{DmaBuffer, DmaRegion, SegmentPair};
 use isola_platform::Instant;
 use isola_platform::block::{
     BlockCompletion, BlockControl, BlockLimits, BlockOutcome, BlockPort, BlockQueue, BlockRefusal,
@@ -131,6 +131,22 @@ unsafe impl DmaBuffer for BlockData {
             Self::Into(buffers) => buffers.iter().for_each(|buffer| visit(buffer.as_ptr(), buffer.len())),
             Self::From(chain) => chain.parts().for_each(|part| visit(part.as_ptr(), part.len())),
         }
+    }
+
+    #[inline]
+    fn segment_pair(&self) -> Option<SegmentPair> {
+        let (start, len) = match self {
+            Self::Into(buffers) => {
+                let [buffer] = &buffers[..] else { return None };
+                (buffer.as_ptr(), buffer.len())
+            }
+            Self::From(chain) => {
+                let mut parts = chain.parts();
+                let part = parts.next().filter(|_| parts.len() == 0)?;
+                (part.as_ptr(), part.len())
+            }
+        };
+        (len > 0).then_some(SegmentPair { first: (start, len), second: None })
     }
 }
 

@@ -65,6 +65,7 @@ pub(crate) fn open(
         most_bytes: limits.data_len as usize,
         queue,
         free,
+        lists: Vec::new(),
         requests: Slab::new(),
         _device: device.clone(),
     };
@@ -86,6 +87,8 @@ struct LentRequest {
 struct ChannelBlockQueue {
     queue: driver::BlockQueue<Vec<SharedBuffer>, usize>,
     free: Vec<SharedBuffer>,
+    /// Empty lists of earlier requests: at most as many as there were requests in the queue at a time.
+    lists: Vec<Vec<SharedBuffer>>,
     requests: Slab<LentRequest>,
     most_bytes: usize,
     /// Keeps the device running while the queue is in use.
@@ -97,7 +100,8 @@ impl ChannelBlockQueue {
     fn take_buffers(&mut self, len: usize) -> Option<Vec<SharedBuffer>> {
         let count = len.div_ceil(BUFFER_LEN);
         let first = self.free.len().checked_sub(count)?;
-        let mut buffers = self.free.split_off(first);
+        let mut buffers = self.lists.pop().unwrap_or_default();
+        buffers.extend(self.free.drain(first..));
         for (index, buffer) in buffers.iter_mut().enumerate() {
             buffer.set_len(BUFFER_LEN.min(len - index * BUFFER_LEN));
         }
@@ -107,6 +111,7 @@ impl ChannelBlockQueue {
     fn give_buffers(&mut self, request: Request<Vec<SharedBuffer>>) {
         if let Request::Read { into: mut buffers, .. } | Request::Write { from: mut buffers, .. } = request {
             self.free.append(&mut buffers);
+            self.lists.push(buffers);
         }
     }
 

@@ -133,7 +133,9 @@ impl<B: DmaBuffer, T: Copy> BlockQueue<B, T> {
             Err(reason) => return Err(RejectedRequest { request, tag, reason }),
         };
         let lent = LentRequest { request, tag, data_len, ahead: self.queue.outstanding() };
-        let result = self.queue.lend_request(&parts, lent, &|lent, visit| {
+        let pair = lent.request.buffer().and_then(DmaBuffer::segment_pair);
+        let only = pair.filter(|pair| pair.second.is_none()).map(|pair| pair.first);
+        let result = self.queue.lend_request(&parts, lent, only, &|lent, visit| {
             if let Some(buffer) = lent.request.buffer() {
                 buffer.for_each_segment(visit);
             }

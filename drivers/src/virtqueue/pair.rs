@@ -6,7 +6,7 @@ use super::{LentChain, VirtQueue};
 use isola_machine::dma::{DmaBuffer, SegmentPair, device_piece};
 
 /// A device address and a length in bytes.
-type Piece = (u64, u32);
+pub(super) type Piece = (u64, u32);
 
 /// The device addresses of a buffer of one or two pieces.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ impl Pair {
 
 /// Returns the device address of a piece that is physically contiguous.
 #[inline(always)]
-fn whole((start, len): (*const u8, usize), access: Access) -> Option<Piece> {
+pub(super) fn whole((start, len): (*const u8, usize), access: Access) -> Option<Piece> {
     let (address, in_a_row) = device_piece(start, len, access)?;
     (in_a_row == len).then_some((address, u32::try_from(len).ok()?))
 }

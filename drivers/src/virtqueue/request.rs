@@ -10,8 +10,10 @@
 //!
 //! Each part has descriptors of its own, as some devices require.
 
+use super::chain::write_link;
 use super::fault::{Fault, Refusal, RejectedBuffer};
-use super::{Access, VirtQueue};
+use super::pair::{Piece, whole};
+use super::{Access, LentChain, VirtQueue};
 
 /// Length of the header, and of the range, in bytes.
 pub(crate) const PART_LEN: usize = 16;
@@ -54,7 +56,8 @@ pub(crate) struct Answer {
 type VisitData<'a, B> = &'a dyn Fn(&B, &mut dyn FnMut(*const u8, usize));
 
 impl<B> VirtQueue<B> {
-    /// Lends a request, staged for the next [`Self::publish`]. `visit` visits the segments of its data.
+    /// Lends a request, staged for the next [`Self::publish`]. `visit` visits the segments of its data, of which `only` is the
+    /// only one.
     ///
     /// # Errors
     /// Returns the request with the reason, [`Refusal::NoHeaders`] if the queue was created without memory for requests.
@@ -62,6 +65,7 @@ impl<B> VirtQueue<B> {
         &mut self,
         parts: &RequestParts,
         request: B,
+        only: Option<(*const u8, usize)>,
         visit: VisitData<'_, B>,
     ) -> Result<(), RejectedBuffer<B>> {
         let has_room = self.free.count() > 0;
@@ -79,8 +83,18 @@ impl<B> VirtQueue<B> {
             }
         }
         memory.write_u8(at + STATUS, NO_STATUS);
-        let [header, range, status] =
-            [at, at + RANGE, at + STATUS].map(|offset| memory.device_address(offset));
+        // The region is contiguous for devices.
+        let header = memory.device_address(at);
+        let (range, status) = (header + RANGE as u64, header + STATUS as u64);
+        let only = only.and_then(|piece| whole(piece, parts.access));
+        let only = only.filter(|&(_, len)| len > 0 && len <= parts.segment_len && parts.range.is_none());
+        let request = match only {
+            Some(data) => match self.add_request([header, status], data, parts.access, request) {
+                Ok(()) => return Ok(()),
+                Err(request) => request,
+            },
+            None => request,
+        };
         let most = 1 + parts.segments;
         self.add(request, |request, chain| {
             chain.push(header, PART_LEN as u32, Access::DeviceReads);
@@ -93,6 +107,35 @@ impl<B> VirtQueue<B> {
             chain.limit(most);
             chain.push(status, 1, Access::DeviceWrites);
         })
+    }
+
+    /// Lends a request with one piece of data, which takes three descriptors. Returns it while fewer are free, or the queue is
+    /// broken.
+    fn add_request(
+        &mut self,
+        [header, status]: [u64; 2],
+        data: Piece,
+        access: Access,
+        request: B,
+    ) -> Result<(), B> {
+        let writable = match access {
+            Access::DeviceWrites => data.1.checked_add(1),
+            Access::DeviceReads => Some(1),
+        };
+        let Some(writable) = writable.filter(|_| self.free.count() >= 3 && self.fault.is_none()) else {
+            return Err(request);
+        };
+        let head = self.free.first();
+        let after = |index: u16| self.free.links().get(usize::from(index)).copied().unwrap_or(0);
+        let second = after(head);
+        let last = after(second);
+        let descriptors = self.rings.descriptors();
+        write_link(descriptors, head, (header, PART_LEN as u32), Access::DeviceReads, Some(second));
+        write_link(descriptors, second, data, access, Some(last));
+        write_link(descriptors, last, (status, 1), Access::DeviceWrites, None);
+        self.keep(head, request);
+        self.stage(head, LentChain { last, count: 3, table: None, position: self.staged, writable });
+        Ok(())
     }
 
     /// Takes the next request that the device has returned, if `check` accepts the answer. Otherwise the request stays

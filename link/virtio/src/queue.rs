@@ -223,7 +223,8 @@ impl<M: Deref<Target = [AtomicU64]>> DeviceQueue<M> {
 
     /// Follows a chain. Reads each descriptor once.
     fn chain(&self, head: u16) -> Result<Vec<Segment>, DriverFault> {
-        let mut segments = Vec::new();
+        // Most chains are a header, data and a status.
+        let mut segments = Vec::with_capacity(4);
         let (mut table, mut entries, mut index) = (self.descriptors, usize::from(self.size), head);
         let mut is_in_table = false;
         loop {
