@@ -11,12 +11,11 @@ use core::cell::{Cell, RefCell};
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::{Poll, Waker};
-use isola_abi::id::ActivityId;
 use isola_abi::service::{DeviceOffer, DriverSetup, Reply, decode, encode};
 use isola_abi::volume::VolumeAccess;
-use isola_block::BlockDevice;
+use isola_block::{BlockDevice, BlockError};
 use isola_channels::{Bell, Channel, ChannelError, WritableMemory};
-use isola_events::{spawn_task_for, timeout};
+use isola_events::timeout;
 use isola_iobuf::IoBufMut;
 use isola_platform::block::WriteCache;
 use isola_virtio_device::block::{
@@ -82,22 +81,15 @@ impl ServedDevice {
 pub fn serve(served: ServedDevice) -> Result<(), ChannelError> {
     let (users, served) = (Users::new(served.access, Sharing::WriterOrReaders), Rc::new(served));
     let name = served.name.clone();
-    serve_clients(&name, users, move |activity, channel, access| {
-        serve_client(served.clone(), activity, channel, access)
-    })
+    // The task of a client runs for the volume's activity, and so do its requests.
+    serve_clients(&name, users, move |_, channel, access| serve_client(served.clone(), channel, access))
 }
 
-async fn serve_client(
-    served: Rc<ServedDevice>,
-    activity: ActivityId,
-    channel: Channel,
-    access: VolumeAccess,
-) {
+async fn serve_client(served: Rc<ServedDevice>, channel: Channel, access: VolumeAccess) {
     let settings = served.settings(access);
     let Some(queue) = start(&channel, &settings).await else { return };
     let client = Rc::new(Client {
         served,
-        activity,
         settings,
         queue: RefCell::new(queue),
         bell: channel.bell(),
@@ -143,13 +135,12 @@ async fn start(channel: &Channel, settings: &BlockSettings) -> Option<DeviceQueu
 /// A client of a volume.
 struct Client {
     served: Rc<ServedDevice>,
-    activity: ActivityId,
     settings: BlockSettings,
     queue: RefCell<DeviceQueue<WritableMemory>>,
     bell: Bell,
     in_flight: Cell<usize>,
-    /// Buffers of earlier requests of this client, of [`KEPT_LEN`] bytes.
-    buffers: RefCell<Vec<IoBufMut>>,
+    /// Buffers of earlier reads of this client, of [`KEPT_LEN`] bytes each, in the lists that requests take.
+    buffers: RefCell<Vec<Vec<IoBufMut>>>,
     /// Wakes the task of the client.
     server: Cell<Option<Waker>>,
 }
@@ -212,63 +203,57 @@ impl Client {
 
     fn begin(self: &Rc<Self>, request: BlockRequest) {
         self.in_flight.set(self.in_flight.get() + 1);
-        let client = self.clone();
-        spawn_task_for(self.activity, async move {
-            let status = client.execute(&request).await;
-            client.finish(&request, status);
-        })
-        .detach();
-    }
-
-    async fn execute(&self, request: &BlockRequest) -> BlockStatus {
         let ServedDevice { device, first, .. } = &*self.served;
-        let result = match request.operation {
-            BlockOperation::Refused(status) => return status,
-            // Checked against the number of sectors, so that the sum is within the device.
-            BlockOperation::Read(sector) => {
-                match device.read(first + sector, Vec::from([self.take_buffer(request.data_len)])).await {
-                    Ok(buffers) => {
-                        let mut from = 0;
-                        for buffer in buffers {
-                            request.copy_out(self.queue.borrow().memory(), from, &buffer);
-                            from += buffer.len();
-                            self.keep_buffer(buffer);
-                        }
-                        Ok(())
-                    }
-                    Err(error) => Err(error),
-                }
-            }
+        // Checked against the number of sectors, so that the sums are within the device.
+        let submitted = match request.operation {
+            BlockOperation::Refused(status) => return self.finish(&request, status),
+            BlockOperation::Read(sector) => device.read(first + sector, self.take_buffers(request.data_len)),
             BlockOperation::Write(sector) => {
-                let mut data = self.take_buffer(request.data_len);
+                let mut data = new_buffer(request.data_len);
                 request.copy_in(self.queue.borrow().memory(), 0, data.data_mut());
-                device.write(first + sector, data.freeze().into()).await.map(|_| ())
+                device.write(first + sector, data.freeze().into())
             }
-            BlockOperation::Flush => device.flush().await.map(|_| ()),
+            BlockOperation::Flush => device.flush(),
         };
-        if result.is_ok() { BlockStatus::Ok } else { BlockStatus::IoError }
+        let client = self.clone();
+        submitted.on_completion(move |result| client.complete(&request, result));
     }
 
-    /// Returns a buffer of that length for a request, which fills it before it is read.
-    fn take_buffer(&self, len: usize) -> IoBufMut {
+    /// Completes a request for which the disk has a result, in the event of the disk.
+    fn complete(&self, request: &BlockRequest, result: Result<Vec<IoBufMut>, BlockError>) {
+        let Ok(buffers) = result else { return self.finish(request, BlockStatus::IoError) };
+        let mut from = 0;
+        for buffer in &buffers {
+            request.copy_out(self.queue.borrow().memory(), from, buffer);
+            from += buffer.len();
+        }
+        self.keep_buffers(buffers);
+        self.finish(request, BlockStatus::Ok);
+    }
+
+    /// Returns a buffer of that length for a read, which fills it.
+    fn take_buffers(&self, len: usize) -> Vec<IoBufMut> {
         let kept = if len == KEPT_LEN { self.buffers.borrow_mut().pop() } else { None };
-        kept.unwrap_or_else(|| {
-            let mut buffer = IoBufMut::with_room(0, len);
-            buffer.extend();
-            buffer
-        })
+        kept.unwrap_or_else(|| Vec::from([new_buffer(len)]))
     }
 
-    fn keep_buffer(&self, buffer: IoBufMut) {
-        if buffer.len() == KEPT_LEN {
-            self.buffers.borrow_mut().push(buffer);
+    fn keep_buffers(&self, buffers: Vec<IoBufMut>) {
+        if let [buffer] = &buffers[..]
+            && buffer.len() == KEPT_LEN
+        {
+            self.buffers.borrow_mut().push(buffers);
         }
     }
 
     fn finish(&self, request: &BlockRequest, status: BlockStatus) {
         request.finish(&mut self.queue.borrow_mut(), status);
-        self.in_flight.set(self.in_flight.get().saturating_sub(1));
-        // The task notifies the driver, after the other requests that the disk has completed.
+        let in_flight = self.in_flight.get().saturating_sub(1);
+        self.in_flight.set(in_flight);
+        if in_flight == 0 {
+            // The driver waits for no other request.
+            self.notify();
+        }
+        // The task notifies the driver of all requests that the disk has completed together, and takes further ones.
         self.wake();
     }
 
@@ -280,6 +265,12 @@ impl Client {
         })
         .await;
     }
+}
+
+fn new_buffer(len: usize) -> IoBufMut {
+    let mut buffer = IoBufMut::with_room(0, len);
+    buffer.extend();
+    buffer
 }
 
 const _: () = assert!(MOST_BYTES.is_multiple_of(SECTOR_LEN));

@@ -379,9 +379,7 @@ impl Shared {
         if outcome.is_err() {
             self.usages.borrow_mut().of(operation.activity, operation.generation).failed += 1;
         }
-        if let Some(waker) = operation.finish(request, outcome) {
-            waker.wake();
-        }
+        operation.finish(request, outcome);
     }
 
     /// Takes completions, submits waiting requests, and enables the interrupt. Returns whether there is more to do.

@@ -3,6 +3,7 @@
 use crate::device::BlockDevice;
 use crate::error::BlockError;
 use crate::parts::sector_of;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -18,7 +19,7 @@ use isola_iobuf::IoBufMut;
 use isola_platform::block::BlockRequest;
 
 /// A request to a device. Completes with the filled buffers of a read in their order, and with none for other requests.
-#[must_use = "a request is submitted when it is polled"]
+#[must_use = "a request is submitted when it is polled, or gets a function for its completion"]
 pub struct Request {
     device: BlockDevice,
     operation: Rc<Operation>,
@@ -34,7 +35,19 @@ pub(crate) struct Operation {
     parts_left: Cell<usize>,
     error: Cell<Option<BlockError>>,
     filled: RefCell<Filled>,
-    waker: RefCell<Option<Waker>>,
+    follower: RefCell<Follower>,
+}
+
+/// The result of a request: the filled buffers of a read.
+type Filling = Result<Vec<IoBufMut>, BlockError>;
+
+/// What follows the completion of an operation.
+#[derive(Default)]
+pub(crate) enum Follower {
+    #[default]
+    None,
+    Task(Waker),
+    Function(Box<dyn FnOnce(Filling)>),
 }
 
 /// The filled buffers of a read's parts, with their first sectors.
@@ -81,7 +94,7 @@ impl Operation {
             parts_left: Cell::new(parts),
             error: Cell::default(),
             filled: RefCell::default(),
-            waker: RefCell::default(),
+            follower: RefCell::default(),
         }
     }
 
@@ -90,8 +103,8 @@ impl Operation {
         self.parts_left.set(self.parts_left.get() + 1);
     }
 
-    /// Records the outcome of a part. Returns the waker if it was the last.
-    pub fn finish(&self, request: Option<BlockRequest>, outcome: Result<(), BlockError>) -> Option<Waker> {
+    /// Records the outcome of a part. If it was the last, wakes the task of the operation, or calls its function.
+    pub fn finish(&self, request: Option<BlockRequest>, outcome: Result<(), BlockError>) {
         match (outcome, request) {
             (Err(error), _) => self.error.set(self.error.get().or(Some(error))),
             (Ok(()), Some(BlockRequest::Read { sector, into })) => {
@@ -100,7 +113,22 @@ impl Operation {
             (Ok(()), _) => {}
         }
         self.parts_left.set(self.parts_left.get().saturating_sub(1));
-        if self.parts_left.get() > 0 { None } else { self.waker.take() }
+        if self.parts_left.get() > 0 {
+            return;
+        }
+        match self.follower.take() {
+            Follower::None => {}
+            Follower::Task(waker) => waker.wake(),
+            Follower::Function(function) => function(self.result()),
+        }
+    }
+
+    /// Returns the result, once no part is left.
+    fn result(&self) -> Filling {
+        match self.error.get() {
+            Some(error) => Err(error),
+            None => Ok(self.filled.take().into_buffers()),
+        }
     }
 }
 
@@ -118,16 +146,30 @@ impl Request {
         operation.error.set(error);
         Self { device, operation, parts }
     }
+
+    /// Submits the request, and calls `done` with its result in the event that takes its completion, charged to its activity.
+    /// A server needs no task for each request then. `done` neither waits nor submits requests. The bound of waiting requests
+    /// does not count: the caller has one of its own.
+    pub fn on_completion(self, done: impl FnOnce(Result<Vec<IoBufMut>, BlockError>) + 'static) {
+        let Self { device, operation, parts } = self;
+        if operation.parts_left.get() == 0 {
+            return done(operation.result());
+        }
+        operation.follower.replace(Follower::Function(Box::new(done)));
+        for request in parts {
+            device.submit(Part { request, operation: operation.clone() });
+        }
+    }
 }
 
 impl Future for Request {
-    type Output = Result<Vec<IoBufMut>, BlockError>;
+    type Output = Filling;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if this.operation.parts_left.get() > 0 {
             // Registered first, as a part may complete at its submission.
-            this.operation.waker.replace(Some(context.waker().clone()));
+            this.operation.follower.replace(Follower::Task(context.waker().clone()));
         }
         while let Some(request) = this.parts.pop_front() {
             if !this.device.has_room(this.operation.activity) {
@@ -140,10 +182,7 @@ impl Future for Request {
         if this.operation.parts_left.get() > 0 {
             return Poll::Pending;
         }
-        Poll::Ready(match this.operation.error.get() {
-            Some(error) => Err(error),
-            None => Ok(this.operation.filled.take().into_buffers()),
-        })
+        Poll::Ready(this.operation.result())
     }
 }
 

@@ -5,12 +5,15 @@ mod common;
 use common::{buffers, chain, data, start};
 use isola_block::{BlockDevice, BlockError, BlockSettings};
 use isola_events::future::join_all;
-use isola_events::{current_activity, sleep, spawn_task};
+use isola_events::{current_activity, register_activity, sleep, spawn_task, spawn_task_for, yield_now};
+use isola_iobuf::IoBufMut;
 use isola_platform::block::{BlockRefusal, Unmap, Writability, WriteCache};
 use isola_storage_sim::{Logged, SimDisk, Timing, limits};
 use isola_test_task::run_task;
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -62,6 +65,58 @@ fn requests_beyond_the_limits_are_split_and_keep_their_order() {
         assert!(disk.contents()[..2000 * 512].iter().all(|byte| *byte == 0));
         let outside = device.write(2047, chain(&data(1024), 1024)).await.unwrap_err();
         assert_eq!(outside, BlockError::Rejected(BlockRefusal::OutsideDevice));
+    });
+}
+
+#[test]
+fn a_function_gets_the_result_in_the_event_of_the_completion_for_the_activity() {
+    run_task(|| async {
+        let disk = SimDisk::new(data(1 << 20));
+        let device = start(&disk, BlockSettings { most_waiting: 1, ..BlockSettings::default() });
+        disk.set_timing(Timing::Manual);
+        disk.set_queue_len(2);
+        let activity = register_activity("reader").unwrap();
+        let results = Rc::new(RefCell::new(Vec::new()));
+        let requests = device.clone();
+        let noted = results.clone();
+        spawn_task_for(activity, async move {
+            // More than may wait: the caller bounds them.
+            for sector in 0..6_u64 {
+                let noted = noted.clone();
+                let note = move |result: Result<Vec<IoBufMut>, BlockError>| {
+                    noted.borrow_mut().push((
+                        sector,
+                        result.map(|read| read[0].to_vec()),
+                        current_activity(),
+                    ));
+                };
+                requests.read(sector, buffers(1, 512)).on_completion(note);
+            }
+        })
+        .await;
+        assert_eq!(results.borrow().len(), 0);
+        while results.borrow().len() < 6 {
+            disk.complete(2);
+            yield_now().await;
+        }
+        for (sector, result, charged) in results.take() {
+            assert_eq!(result.unwrap(), data(1 << 20)[sector as usize * 512..][..512], "sector {sector}");
+            assert_eq!(charged, activity);
+        }
+        assert_eq!(device.usage(activity).reads, 6);
+        // A request without a part for the device, and one that fails.
+        let noted = results.clone();
+        device.read(0, buffers(1, 500)).on_completion(move |result| {
+            noted.borrow_mut().push((0, result.map(|_| Vec::new()), current_activity()));
+        });
+        disk.fail();
+        let noted = results.clone();
+        device.write(0, chain(&data(512), 512)).on_completion(move |result| {
+            noted.borrow_mut().push((1, result.map(|_| Vec::new()), current_activity()));
+        });
+        sleep(Duration::from_millis(1)).await;
+        let errors: Vec<_> = results.take().into_iter().map(|(_, result, _)| result.unwrap_err()).collect();
+        assert_eq!(errors, [BlockError::Rejected(BlockRefusal::Misaligned), BlockError::DeviceFailed]);
     });
 }
 
