@@ -152,7 +152,7 @@ impl AdaptivePolling {
 /// The poll is a part of the task's event, and charged to its activity. It ends as soon as its core has other work.
 #[derive(Debug)]
 pub struct BriefPolling {
-    most_cycles: u64,
+    most_cycles: Cell<u64>,
     waits_are_short: Cell<bool>,
     /// The reading of the cycle counter at the beginning of the wait.
     since: Cell<u64>,
@@ -163,14 +163,25 @@ const MOST_BRIEF: Duration = Duration::from_micros(20);
 
 impl Default for BriefPolling {
     fn default() -> Self {
-        let (clock, zero) = (platform().clock(), Instant::default());
-        Self::of(clock.cycles(zero + MOST_BRIEF) - clock.cycles(zero))
+        Self::of(cycles_of(MOST_BRIEF))
     }
+}
+
+/// Returns a length of time in cycles.
+fn cycles_of(time: Duration) -> u64 {
+    let (clock, zero) = (platform().clock(), Instant::default());
+    clock.cycles(zero + time) - clock.cycles(zero)
 }
 
 impl BriefPolling {
     fn of(most_cycles: u64) -> Self {
-        Self { most_cycles, waits_are_short: Cell::new(false), since: Cell::new(0) }
+        Self { most_cycles: Cell::new(most_cycles), waits_are_short: Cell::new(false), since: Cell::new(0) }
+    }
+
+    /// Sets the longest time of a poll, which is also the longest wait that counts as short. Zero ends the polling.
+    pub fn set_most(&self, most: Duration) {
+        self.most_cycles.set(cycles_of(most));
+        self.waits_are_short.set(false);
     }
 
     /// Returns whether waits are short, so that a poll is worth its time.
@@ -196,7 +207,7 @@ impl BriefPolling {
             if found.is_some() || has_other_work() {
                 return found;
             }
-            if now().wrapping_sub(began) >= self.most_cycles {
+            if now().wrapping_sub(began) >= self.most_cycles.get() {
                 self.waits_are_short.set(false);
                 return None;
             }
@@ -217,7 +228,7 @@ impl BriefPolling {
     }
 
     fn end_wait_at(&self, now: u64) {
-        self.waits_are_short.set(now.wrapping_sub(self.since.get()) < self.most_cycles);
+        self.waits_are_short.set(now.wrapping_sub(self.since.get()) < self.most_cycles.get());
     }
 }
 

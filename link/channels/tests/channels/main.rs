@@ -11,7 +11,7 @@ use isola_link_sim::{Machine, Port};
 use isola_platform::LinkPort;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -156,6 +156,53 @@ fn packets_arrive_and_slots_are_free_again() {
             has_links(port, 0).await;
         },
     );
+}
+
+/// The rounds between two readers, and the time for which they poll: longer than any wait in a test.
+const POLLED_ROUNDS: usize = 200;
+const LONG_POLLING: Duration = Duration::from_secs(60);
+
+/// Returns the doorbells that a client gets in [`POLLED_ROUNDS`] rounds if its reader polls for so long. Its core has no other
+/// work, which would end a poll.
+fn doorbells_of_rounds(polling_time: Duration) -> usize {
+    let doorbells = Arc::new(AtomicUsize::new(0));
+    let counted = doorbells.clone();
+    with_service(
+        move |port| {
+            let counted = counted.clone();
+            serve("echo", move |channel| {
+                let counted = counted.clone();
+                async move {
+                    let before = port.doorbells();
+                    for _ in 0..POLLED_ROUNDS {
+                        let packet = channel.read().await?;
+                        channel.write(&packet).await?;
+                    }
+                    counted.store(port.doorbells() - before, Ordering::Relaxed);
+                    channel.finish().await
+                }
+            })
+        },
+        move |_| async move {
+            let channel = reach("kv/echo").await;
+            channel.set_polling_time(polling_time);
+            for round in 0..POLLED_ROUNDS {
+                channel.write(&[round as u8; 64]).await.unwrap();
+                assert_eq!(channel.read().await.unwrap(), [round as u8; 64]);
+            }
+            assert_eq!(channel.read().await.unwrap(), [], "the service has counted");
+        },
+    );
+    doorbells.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_reader_with_short_waits_polls_and_needs_no_doorbells() {
+    let polled = doorbells_of_rounds(LONG_POLLING);
+    assert!(polled < POLLED_ROUNDS / 4, "{polled} doorbells in {POLLED_ROUNDS} rounds");
+    // A reader that was slow to wait gets a packet without a doorbell, too.
+    let waited = doorbells_of_rounds(Duration::ZERO);
+    assert!(waited > polled, "{waited} doorbells without polling, {polled} with it");
 }
 
 #[test]
