@@ -125,6 +125,8 @@ pub(crate) struct OpenLink {
     pub(crate) brief_polling: BriefPolling,
     writer: Cell<Option<Waker>>,
     watcher: Cell<Option<Waker>>,
+    /// The link's entry when its watcher and its reader were last woken for a change of the table.
+    seen: Cell<(LinkState, bool)>,
     bell: RefCell<Option<BellHandler>>,
 }
 
@@ -150,6 +152,11 @@ impl OpenLink {
     /// Returns whether the link is still open.
     pub(crate) fn is_open(&self) -> bool {
         self.link.state() == LinkState::Open
+    }
+
+    /// Returns the parts of the entry that tasks wait for.
+    fn entry(&self) -> (LinkState, bool) {
+        (self.link.state(), self.link.is_shared())
     }
 
     /// Returns the name of the service.
@@ -216,8 +223,12 @@ impl OpenLink {
     /// Wakes the tasks other than the reader that can go on after a doorbell. Returns whether there was work.
     fn poll(&self, has_changed: bool) -> bool {
         if has_changed {
-            self.watcher.take().into_iter().for_each(Waker::wake);
-            self.attention.wake_reader();
+            // The change is one of a single link: the tasks of the others, up to 510, need not run.
+            let entry = self.entry();
+            if self.seen.replace(entry) != entry {
+                self.watcher.take().into_iter().for_each(Waker::wake);
+                self.attention.wake_reader();
+            }
         }
         if !self.attention.is_rung.get() {
             return false;
@@ -531,15 +542,17 @@ impl Runtime {
             is_rung: Cell::default(),
         });
         let rings = RefCell::new(Ring::new(own, peer));
+        let link = port.table().get(slot.slot).ok_or(ChannelError::Closed)?;
         let open = Rc::new(OpenLink {
             attention: attention.clone(),
-            link: port.table().get(slot.slot).ok_or(ChannelError::Closed)?,
+            link,
             port,
             slot,
             rings,
             brief_polling: BriefPolling::default(),
             writer: Cell::default(),
             watcher: Cell::default(),
+            seen: Cell::new((link.state(), link.is_shared())),
             bell: RefCell::default(),
         });
         self.open.borrow_mut().push((attention, Rc::downgrade(&open)));

@@ -10,6 +10,8 @@ use isola_events::{sleep, spawn_task, timeout, yield_now};
 use isola_link_sim::{Machine, Port};
 use isola_platform::LinkPort;
 use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -203,6 +205,43 @@ fn a_reader_with_short_waits_polls_and_needs_no_doorbells() {
     // A reader that was slow to wait gets a packet without a doorbell, too.
     let waited = doorbells_of_rounds(Duration::ZERO);
     assert!(waited > polled, "{waited} doorbells without polling, {polled} with it");
+}
+
+#[test]
+fn a_change_of_one_link_wakes_no_task_of_another() {
+    static IS_OVER: AtomicBool = AtomicBool::new(false);
+    let until_over = |channel| async move {
+        while !IS_OVER.load(Ordering::Acquire) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        drop(channel);
+        Ok(())
+    };
+    let serve_both = move |_| async move {
+        spawn_task(serve("watched", until_over)).detach();
+        serve("echo", echo).await;
+    };
+    with_service(serve_both, |port| async move {
+        let channel = reach("kv/watched").await;
+        let polls = Rc::new(Cell::new(0));
+        let counted = polls.clone();
+        let watching = spawn_task(async move {
+            let mut closed = pin!(channel.closed());
+            poll_fn(|context| {
+                counted.set(counted.get() + 1);
+                closed.as_mut().poll(context)
+            })
+            .await;
+        });
+        for _ in 0..20 {
+            drop(reach("kv/echo").await);
+        }
+        has_links(port, 1).await;
+        assert_eq!(polls.get(), 1);
+        IS_OVER.store(true, Ordering::Release);
+        watching.await;
+        assert_eq!(polls.get(), 2);
+    });
 }
 
 #[test]
