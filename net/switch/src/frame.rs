@@ -105,6 +105,20 @@ impl<'a> Frame<'a> {
     }
 }
 
+impl Payload<'_> {
+    /// Returns whether a packet is for all routers of a link: a router solicitation, or a report of multicast groups
+    /// (RFC 4861 4.1, RFC 3810 5.2.14, RFC 3376 4.2.14).
+    pub fn is_for_routers(&self) -> bool {
+        match self {
+            Self::Ipv4 { destination, .. } => matches!(destination.octets(), [224, 0, 0, 2 | 22]),
+            Self::Ipv6 { destination, .. } => {
+                matches!(destination.segments(), [0xff02, 0, 0, 0, 0, 0, 0, 2 | 0x16])
+            }
+            Self::Arp { .. } | Self::Other => false,
+        }
+    }
+}
+
 /// Returns whether a hardware address is a group address: broadcast or multicast.
 pub fn is_group(mac: Mac) -> bool {
     mac[0] & 1 != 0

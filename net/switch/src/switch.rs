@@ -182,14 +182,19 @@ impl Switch {
             }
             Source::Port(port) => self.check_port(port, &frame, now)?,
         }
-        let targets = self.targets(from, frame.destination);
+        let targets = self.targets(from, &frame);
         if targets == Targets::NONE { Err(DropReason::NoReceiver) } else { Ok(targets) }
     }
 
-    fn targets(&self, from: Source, destination: Mac) -> Targets {
+    fn targets(&self, from: Source, frame: &Frame<'_>) -> Targets {
+        let destination = frame.destination;
         if is_group(destination) {
             let (uplink, own) = (from != Source::Uplink, from != Source::Own);
-            return Targets { uplink, own, ports: Recipients::All };
+            // No client is a router, so that these frames, most of those that a client sends at its start, would wake all
+            // others for nothing (RFC 4541 2.1.1 and 3).
+            let is_for_clients = !frame.payload.is_for_routers();
+            let ports = if is_for_clients { Recipients::All } else { Recipients::None };
+            return Targets { uplink, own, ports };
         }
         if destination == self.own {
             return Targets { own: from != Source::Own, ..Targets::NONE };

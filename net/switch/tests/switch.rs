@@ -117,6 +117,33 @@ fn a_broadcast_goes_to_all_others() {
 }
 
 #[test]
+fn a_frame_for_all_routers_goes_to_no_client() {
+    let mut rig = Rig::new();
+    let (web, ip6) = (rig.web_mac, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 7));
+    let to6 = |last: u8, data: &[u8], next: u8| {
+        let mut frame = ipv6([0x33, 0x33, 0, 0, 0, last], web, ip6, next, data);
+        frame[38..54].copy_from_slice(&Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, last.into()).octets());
+        frame
+    };
+    let to4 = |group: [u8; 4]| {
+        let mut frame = ipv4([1, 0, 0x5e, group[1] & 0x7f, group[2], group[3]], web, WEB_IP, 2, &[0; 8]);
+        frame[30..34].copy_from_slice(&group);
+        frame
+    };
+    let solicitation = to6(2, &[133, 0, 0, 0, 0, 0, 0, 0], 58);
+    // Behind a hop-by-hop header with the router alert option.
+    let report = to6(0x16, &[58, 0, 5, 2, 0, 0, 1, 0, 143, 0, 0, 0], 0);
+    for frame in [solicitation, report, to4([224, 0, 0, 22]), to4([224, 0, 0, 2])] {
+        assert_eq!(rig.web(&frame), Ok(Targets { uplink: true, own: true, ports: Recipients::None }));
+    }
+    let all = Ok(Targets { uplink: true, own: true, ports: Recipients::All });
+    // All nodes, multicast DNS, and another group with the hardware address of all routers.
+    for frame in [to6(1, &[128, 0, 0, 0], 58), to4([224, 0, 0, 251]), to4([239, 0, 0, 2])] {
+        assert_eq!(rig.web(&frame), all);
+    }
+}
+
+#[test]
 fn a_client_sends_with_its_own_addresses_only() {
     let mut rig = Rig::new();
     let (web, kv) = (rig.web_mac, rig.kv_mac);
