@@ -202,7 +202,10 @@ impl fmt::Display for LinkRefusal {
             Self::NotAccepted => {
                 "the other cell does not accept this one: add it to `accept` in its manifest"
             }
-            Self::NoSlot => "too many links: close some, in this cell or in the other",
+            Self::NoSlot => {
+                "too many links: close some, or start the cell that has the most of them with more memory (32 links for \
+                 each 4 MiB)"
+            }
             Self::BadMemory => "the memory is not whole pages of the cell's pool, at most 16 MiB",
             Self::NoTables => "a cell has no memory for page tables: give it more memory",
             Self::WrongState => "the link is not open",

@@ -1,7 +1,7 @@
 //! A service cell of a network: other cells of the machine share its network device (`isola run --service net`).
 //!
 //! ```text
-//! net [nat NETWORK/BITS [PORT:CELL:PORT[/udp] | dns:ADDRESS]...]
+//! net [nat NETWORK/BITS [PORT:CELL:PORT[/udp][,...] | dns:ADDRESS]...]
 //! ```
 //!
 //! A cell that this one accepts gets a port of its switch by `--network dhcp@CELL`, or with a fixed address by
@@ -32,7 +32,7 @@ async fn main(arguments: Arguments) -> ExitCode {
             }
         },
         Some(_) => {
-            println!("usage: net [nat NETWORK/BITS [PORT:CELL:PORT[/udp] | dns:ADDRESS]...]");
+            println!("usage: net [nat NETWORK/BITS [PORT:CELL:PORT[/udp][,...] | dns:ADDRESS]...]");
             return ExitCode::USAGE;
         }
     };

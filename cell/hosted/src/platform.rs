@@ -8,7 +8,6 @@ use isola_abi::core_slots::{CoreSlots, Order, OrderKind};
 use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, HaltMode, InterruptMode, Request};
 use isola_abi::id::{ActivityId, ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::ledger::{ActivityRecord, ActivityReport, Ledger, slots};
-use isola_abi::network_service::NetworkService;
 use isola_abi::query::{Line, Queries};
 use isola_abi::report::{CoreReport, Report};
 use isola_abi::topology::CoreSite;
@@ -90,7 +89,7 @@ impl Hosted {
             devices: Vec::new(),
             volumes: settings.volumes.iter().map(|(_, mount)| mount.clone()).collect(),
             served_volumes: Vec::new(),
-            network_service: NetworkService::None,
+            network_service: settings.network_service,
             clock,
             address: settings.address,
             supervisor: None,

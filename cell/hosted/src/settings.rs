@@ -1,6 +1,7 @@
 //! The settings of a hosted cell.
 
 use isola_abi::descriptor::NetworkAddress;
+use isola_abi::network_service::NetworkService;
 use isola_abi::volume::VolumeMount;
 use isola_platform::LinkPort;
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ pub struct Settings {
     pub address: Option<NetworkAddress>,
     /// The cell's links to others, whose supervisor the caller simulates.
     pub links: Option<&'static dyn LinkPort>,
+    /// The cell's part in a network that one of these cells serves.
+    pub network_service: NetworkService,
 }
 
 /// Whether cores are pinned to processors of the host.
@@ -48,6 +51,7 @@ impl Default for Settings {
             volumes: Vec::new(),
             address: None,
             links: None,
+            network_service: NetworkService::None,
         }
     }
 }

@@ -7,8 +7,8 @@
 use isola_abi::id::{ApicId, CellId, PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::links::{
-    DOORBELL_VECTOR, LEAST_LINKS, Link, LinkAccess, LinkDemand, LinkPart, LinkRefusal, LinkRequest,
-    LinkState, LinkTable, LinkWindow, Survival,
+    DOORBELL_VECTOR, Link, LinkAccess, LinkDemand, LinkPart, LinkRefusal, LinkRequest, LinkState, LinkTable,
+    LinkWindow, MAX_LINKS, Survival,
 };
 use isola_abi::service::{DeviceOffer, DriverSetup};
 use isola_events::{exit, run, spawn_task};
@@ -86,7 +86,7 @@ impl Machine {
             machine: self,
             name: name.into(),
             id: CellId(state.cells.len() as u32 + 1),
-            table: Box::new(LinkTable::<[Link; LEAST_LINKS]>::default()),
+            table: Box::new(LinkTable::<[Link; MAX_LINKS]>::default()),
             request: LinkRequest::default(),
             platform: OnceLock::new(),
             has_ended: AtomicBool::new(false),

@@ -2,6 +2,7 @@
 
 use crate::address;
 use isola_abi::descriptor::NetworkAddress;
+use isola_abi::network_service::NetworkService;
 use isola_ebbs::{EbbInUse, current_core};
 use isola_events::{exit, run, sleep, spawn_task, timeout};
 use isola_hosted::{Hosted, Loss, Settings, link};
@@ -38,6 +39,7 @@ pub struct TestCell<'a> {
     manager: Option<Manager<'a>>,
     /// The cell's links to other cells of its machine.
     links: Option<&'static Port>,
+    network_service: NetworkService,
     end: End,
 }
 
@@ -83,6 +85,7 @@ impl<'a> TestCell<'a> {
             components: || Ok(()),
             manager: None,
             links: None,
+            network_service: NetworkService::None,
             end: End::OfItself,
         }
     }
@@ -104,6 +107,11 @@ impl<'a> TestCell<'a> {
         Self { links: Some(machine.add(&format!("cell-{}", self.number))), ..self }
     }
 
+    /// Makes the cell one that serves its network to the others of its machine.
+    pub fn serving_network(self) -> Self {
+        Self { network_service: NetworkService::Server, ..self }
+    }
+
     /// Leaves the cell without an address at its creation.
     pub fn without_address(self) -> Self {
         Self { address: None, ..self }
@@ -117,7 +125,13 @@ impl<'a> TestCell<'a> {
     /// Runs the cell; returns its exit code.
     fn run(self, progress: &Arc<Progress>) -> i32 {
         let (cores, core_slot_count) = (self.cores, self.cores);
-        let mut settings = Settings { cores, core_slot_count, address: self.address, ..Settings::default() };
+        let mut settings = Settings {
+            cores,
+            core_slot_count,
+            address: self.address,
+            network_service: self.network_service,
+            ..Settings::default()
+        };
         if let Some(port) = self.links {
             settings.name = port.name().into();
             settings.links = Some(port);

@@ -1,14 +1,15 @@
 //! The switch with the queues of its ports, on the first core of the service cell.
 
-use super::server::Client;
+use super::server::{Client, most_waiting};
 use super::translation;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
-use isola_ebbs::{Ebb, Representative};
+use isola_ebbs::{Ebb, Representative, platform};
 use isola_events::now;
 use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut};
 use isola_nat::{ClientFrame, Gateway, OutsideFrame, is_of_connection};
@@ -50,6 +51,10 @@ struct HubState {
     gateway: Option<Gateway>,
     /// Whether the cell serves, so that it is certain whether there is a gateway.
     is_serving: bool,
+    /// The most frames that wait for each client.
+    most_waiting: usize,
+    /// Whether a client has got no address.
+    has_refused: bool,
 }
 
 impl Representative for Hub {
@@ -67,6 +72,8 @@ impl Hub {
             own: VecDeque::new(),
             gateway: None,
             is_serving: false,
+            most_waiting: 0,
+            has_refused: false,
         };
         self.state.replace(Some(state));
     }
@@ -92,13 +99,23 @@ impl Hub {
     pub fn add(&self, port: PortId, client: Rc<Client>) {
         if let Some(state) = self.state.borrow_mut().as_mut() {
             state.clients.insert(port, client);
+            state.divide_memory();
         }
+    }
+
+    /// Returns whether no client was refused an address before.
+    pub fn is_first_refusal(&self) -> bool {
+        self.state
+            .borrow_mut()
+            .as_mut()
+            .is_some_and(|state| !core::mem::replace(&mut state.has_refused, true))
     }
 
     /// Removes a client and its port.
     pub fn remove(&self, port: PortId) {
         if let Some(state) = self.state.borrow_mut().as_mut() {
             state.clients.remove(&port);
+            state.divide_memory();
             state.switch.remove_port(port);
         }
     }
@@ -116,6 +133,12 @@ impl Hub {
 }
 
 impl HubState {
+    /// Divides the memory for waiting frames among the present clients.
+    fn divide_memory(&mut self) {
+        let memory = platform().report().memory.total_bytes.load(Ordering::Relaxed);
+        self.most_waiting = most_waiting(memory, self.clients.len());
+    }
+
     fn forward(&mut self, from: PortId, frame: IoBuf, to_device: &mut Vec<IoBufMut>) {
         let Some(targets) = self.targets(Source::Port(from), &frame) else { return };
         let forwarded = Forwarded { bytes: frame.clone().into(), checksum: ReceivedChecksum::Unchecked };
@@ -153,7 +176,7 @@ impl HubState {
             }
             Ok(ClientFrame::Answer(answer)) => {
                 let bytes = IoBuf::copy_from_slice(&answer).into();
-                from.deliver(Forwarded { bytes, checksum: ReceivedChecksum::Unchecked });
+                from.deliver(Forwarded { bytes, checksum: ReceivedChecksum::Unchecked }, self.most_waiting);
             }
             Ok(ClientFrame::Waits(request)) => {
                 to_device.extend(request.as_deref().map(translation::copy));
@@ -206,7 +229,7 @@ impl HubState {
     /// Passes a frame to the ports among its targets.
     fn deliver(&self, from: Source, targets: Targets, frame: &Forwarded) {
         let deliver = |client: &Rc<Client>| {
-            if !client.deliver(frame.clone()) {
+            if !client.deliver(frame.clone(), self.most_waiting) {
                 count_dropped(LinkDrop::Full);
             }
         };

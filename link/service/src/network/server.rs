@@ -5,6 +5,7 @@ use super::translation;
 use crate::admission::{STEP_LIMIT, accept_all, refuse};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -36,8 +37,13 @@ use isola_virtio_device::{DeviceQueue, DriverFault, DriverMemory, QueuePlace};
 
 pub use super::translation::{NatOptions, NatOptionsError};
 
-/// The most frames that wait for a client that does not supply buffers.
+/// The most frames that wait for a client that does not supply buffers, and the fewest of a cell with little memory.
 pub const MOST_WAITING: usize = 64;
+const FEWEST_WAITING: usize = 8;
+
+/// The part of the cell's memory that frames for clients may take, and the memory of one.
+const WAITING_PART: u64 = 4;
+const FRAME_MEMORY: u64 = 2048;
 
 /// The descriptors of each of a client's queues.
 const QUEUE_SIZE: u16 = 64;
@@ -149,8 +155,14 @@ async fn serve_client(name: String, activity: ActivityId, channel: Channel, mtu:
     let Some((port, settings)) = admit(&name, &channel, mtu).await else { return };
     let mut leased = Lease { port, ip: None };
     if let Some(ip) = HUB.with_gateway(|gateway| gateway.connect(&name, settings.mac)) {
-        // Too many clients have an address of the network.
-        let Some(ip) = ip else { return };
+        let Some(ip) = ip else {
+            // Such a client tries again: one line for all.
+            if HUB.is_first_refusal() {
+                let reason = "its network is too small for all clients";
+                platform().print(format!("network: no address is left for {name}: {reason}\n").as_bytes());
+            }
+            return;
+        };
         leased.ip = Some(ip);
     }
     let Some((receive, transmit)) = start(&channel, &settings).await else { return };
@@ -255,6 +267,13 @@ async fn start(channel: &Channel, settings: &NetSettings) -> Option<(ClientQueue
     Some((queue(receive)?, queue(transmit)?))
 }
 
+/// Returns how many frames may wait for each of `clients` clients in a cell of `memory_bytes`: if none of them reads, the
+/// frames of all together take a part of the memory.
+pub(super) fn most_waiting(memory_bytes: u64, clients: usize) -> usize {
+    let frames = memory_bytes / WAITING_PART / FRAME_MEMORY / (clients.max(1) as u64);
+    usize::try_from(frames).unwrap_or(MOST_WAITING).clamp(FEWEST_WAITING, MOST_WAITING)
+}
+
 /// A client of the network.
 pub(super) struct Client {
     pub port: PortId,
@@ -272,10 +291,10 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Passes a frame to the client's task. Returns whether it has room.
-    pub fn deliver(&self, frame: Forwarded) -> bool {
+    /// Passes a frame to the client's task, if fewer than `most` frames wait. Returns whether it has room.
+    pub fn deliver(&self, frame: Forwarded, most: usize) -> bool {
         let mut inbound = self.inbound.borrow_mut();
-        if inbound.len() >= MOST_WAITING || frame.bytes.len() > self.longest_frame {
+        if inbound.len() >= most || frame.bytes.len() > self.longest_frame {
             return false;
         }
         inbound.push_back(frame);
@@ -374,5 +393,26 @@ impl Client {
         count_received(self.activity, bytes.len() as u64);
         inbound.pop_front();
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FEWEST_WAITING, FRAME_MEMORY, MOST_WAITING, WAITING_PART, most_waiting};
+    use isola_abi::links::link_slots;
+
+    #[test]
+    fn frames_that_no_client_reads_take_a_part_of_the_memory() {
+        for mib in [2_u64, 4, 8, 28, 32, 64, 1024] {
+            let memory = mib << 20;
+            for clients in 1..=link_slots(memory) {
+                let most = most_waiting(memory, clients);
+                assert!((FEWEST_WAITING..=MOST_WAITING).contains(&most));
+                let taken = (most * clients) as u64 * FRAME_MEMORY;
+                assert!(taken <= memory / WAITING_PART, "{mib} MiB, {clients} clients: {most} frames each");
+            }
+        }
+        assert_eq!(most_waiting(32 << 20, 64), MOST_WAITING);
+        assert_eq!(most_waiting(0, 0), FEWEST_WAITING);
     }
 }

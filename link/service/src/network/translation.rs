@@ -69,8 +69,8 @@ impl fmt::Display for NatOptionsError {
 impl core::error::Error for NatOptionsError {}
 
 impl NatOptions {
-    /// Returns the options of arguments: the network, then `PORT:CELL:PORT[/udp]` for each published port, and
-    /// `dns:ADDRESS`.
+    /// Returns the options of arguments: the network, then `PORT:CELL:PORT[/udp]` for each published port, several of them
+    /// with commas between, and `dns:ADDRESS`.
     ///
     /// # Errors
     /// A [`NatOptionsError`].
@@ -78,7 +78,7 @@ impl NatOptions {
         let prefix = arguments.next().ok_or(NatOptionsError::NoPrefix)?;
         let prefix = prefix.parse().map_err(NatOptionsError::Prefix)?;
         let mut options = Self { prefix, forwards: Vec::new(), dns: None };
-        for argument in arguments {
+        for argument in arguments.flat_map(|argument| argument.split(',')) {
             if let Some(address) = argument.strip_prefix("dns:") {
                 options.dns = Some(address.parse().map_err(|_| NatOptionsError::Dns)?);
                 continue;
@@ -155,5 +155,28 @@ pub(super) fn send_later(frames: Vec<IoBufMut>) {
     if !frames.is_empty() {
         spawn_task(async move { send_for(INFRASTRUCTURE, frames.into_iter().map(complete).collect()) })
             .detach();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NatOptions, NatOptionsError};
+    use alloc::string::ToString;
+
+    fn parse(arguments: &[&str]) -> Result<NatOptions, NatOptionsError> {
+        NatOptions::parse(arguments.iter().copied())
+    }
+
+    #[test]
+    fn ports_are_separate_arguments_or_lists() {
+        let separate = parse(&["10.77.0.0/16", "8080:web:80", "5353:kv:53/udp", "dns:10.0.2.3"]).unwrap();
+        let lists = parse(&["10.77.0.0/16", "8080:web:80,5353:kv:53/udp,dns:10.0.2.3"]).unwrap();
+        assert_eq!(separate, lists);
+        assert_eq!(lists.forwards.len(), 2);
+        assert_eq!(parse(&["10.77.0.0/16", "80:a:80,80:b:80"]), Err(NatOptionsError::Twice(80)));
+        for list in ["80:a:80,", ",80:a:80", "80:a:80,,81:b:80", "80:a:80 81:b:80"] {
+            let error = parse(&["10.77.0.0/16", list]).unwrap_err();
+            assert!(matches!(error, NatOptionsError::Forward(_)), "{list}: {}", error.to_string());
+        }
     }
 }
