@@ -15,8 +15,10 @@ pub const USER_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 /// The prefix length of that network.
 const USER_PREFIX_LEN: u8 = 24;
 
-/// The last bytes of the addresses for cells: above QEMU's own, below those of its DHCP server.
-const USER_POOL: std::ops::Range<u8> = 16..128;
+/// Returns the last bytes of the addresses for cells: above QEMU's own, and below and above the 16 of its DHCP server.
+fn user_pool() -> impl Iterator<Item = u8> {
+    (16..128).chain(144..255)
+}
 
 /// The network that a user requests for a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +55,7 @@ pub enum NetworkError {
     )]
     Assigned(String),
     /// All addresses are taken.
-    #[error("all {} addresses of the user-mode network are taken: remove a cell, or use `--network dhcp`", USER_POOL.len())]
+    #[error("all {} addresses of the user-mode network are taken: remove a cell, or use `--network dhcp`", user_pool().count())]
     Exhausted,
     /// Another cell has the address.
     #[error("cell {cell:?} has the address {ip}: choose another")]
@@ -80,7 +82,7 @@ impl NetworkRequest {
                 None => Ok(NetworkSpec::Static(address)),
             },
             (Self::Auto, Uplink::User | Uplink::UserWithHost) => {
-                let mut pool = USER_POOL.map(|last| Ipv4Addr::new(10, 0, 2, last));
+                let mut pool = user_pool().map(|last| Ipv4Addr::new(10, 0, 2, last));
                 let ip = pool.find(|ip| holder(*ip).is_none()).ok_or(NetworkError::Exhausted)?;
                 let gateway = Some(USER_GATEWAY);
                 Ok(NetworkSpec::Static(NetworkAddress { ip, prefix_len: USER_PREFIX_LEN, gateway }))
@@ -164,7 +166,9 @@ mod tests {
         };
         assert_eq!(ip(&[]), "10.0.2.16");
         assert_eq!(ip(&[at("10.0.2.16"), at("10.0.2.18")]), "10.0.2.17");
-        let all: Vec<CellInfo> = USER_POOL.map(|last| at(&format!("10.0.2.{last}"))).collect();
+        let below: Vec<CellInfo> = (16..128).map(|last| at(&format!("10.0.2.{last}"))).collect();
+        assert_eq!(ip(&below), "10.0.2.144", "behind those of QEMU's DHCP server");
+        let all: Vec<CellInfo> = user_pool().map(|last| at(&format!("10.0.2.{last}"))).collect();
         assert_eq!(NetworkRequest::Auto.resolve(&Uplink::User, &all), Err(NetworkError::Exhausted));
     }
 
