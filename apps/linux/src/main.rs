@@ -100,7 +100,7 @@ async fn main(arguments: Arguments) -> ExitCode {
     });
     isola::events::spawn_task(async {
         isola::events::sleep(AFTER_START).await;
-        isola::release_unused_memory();
+        memory::release_after_start();
     })
     .detach();
     let code = run(&system, &console, &options).await;

@@ -40,6 +40,15 @@ pub fn clean_bytes() -> u64 {
     pages_of_volumes().0
 }
 
+/// Frees the memory that only the start of the first program has needed: pages of files that no program maps, as its own
+/// copies have replaced them or it has read past them, and unused parts of the heap.
+pub fn release_after_start() {
+    for files in COUNTED.get().into_iter().flat_map(|counted| &counted.volumes) {
+        files.drop_unused(u64::MAX);
+    }
+    isola::release_unused_memory();
+}
+
 fn parts() -> Vec<MemoryPart> {
     let (clean, dirty) = pages_of_volumes();
     let of_programs = COUNTED.get().map_or(0, |counted| counted.budget.taken()) * PAGE_MEMORY;

@@ -52,6 +52,24 @@ impl Frame {
         Some(Self(Arc::new(OwnedPage { bytes, owners: AtomicU32::new(0), pins: AtomicU32::new(0) })))
     }
 
+    /// Allocates a frame that begins with these bytes. The others are zero.
+    ///
+    /// # Panics
+    /// If they do not fit into a frame.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        let rest = FRAME_SIZE.checked_sub(bytes.len()).expect("the bytes fit into a frame");
+        let mut page = Box::<FrameBytes>::new_uninit();
+        let start = page.as_mut_ptr().cast::<u8>();
+        // SAFETY: the new page has `FRAME_SIZE` bytes and no other user; `bytes.len() + rest` is that length.
+        unsafe {
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len());
+            core::ptr::write_bytes(start.add(bytes.len()), 0, rest);
+        }
+        // SAFETY: all its bytes were written.
+        let bytes = unsafe { page.assume_init() };
+        Self(Arc::new(OwnedPage { bytes, owners: AtomicU32::new(0), pins: AtomicU32::new(0) }))
+    }
+
     /// Allocates a copy of the frame, as [`Self::try_zeroed`].
     pub fn try_duplicate(&self) -> Option<Self> {
         let layout = core::alloc::Layout::new::<FrameBytes>();
@@ -253,6 +271,24 @@ impl fmt::Debug for Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_frame_of_bytes_has_zeros_behind_them() {
+        for len in [0, 1, 100, FRAME_SIZE] {
+            // Freed memory that is not zero, which the next frame may get.
+            drop(Frame::of_bytes(&[0xff; FRAME_SIZE]));
+            let frame = Frame::of_bytes(&alloc::vec![7; len]);
+            let mut bytes = [1; FRAME_SIZE];
+            frame.read(0, &mut bytes);
+            assert!(bytes[..len].iter().all(|byte| *byte == 7) && bytes[len..].iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "the bytes fit into a frame")]
+    fn a_frame_of_more_bytes_than_a_page_is_refused() {
+        drop(Frame::of_bytes(&[0; FRAME_SIZE + 1]));
+    }
 
     #[test]
     fn clones_share_their_bytes_and_duplicates_do_not() {

@@ -104,7 +104,7 @@ impl VolumeInode {
         let first = index - index % READ_AHEAD;
         let count = READ_AHEAD.min(page_count - first);
         let (mut done, len) = (0, count as usize * FRAME_SIZE);
-        let frames: Vec<_> = (0..count).map(|_| Frame::zeroed()).collect();
+        let mut frames = Vec::<Frame>::with_capacity(count as usize);
         while done < len {
             let offset = first * PAGE + done as u64;
             // The frames keep the contents.
@@ -117,12 +117,17 @@ impl VolumeInode {
                 while !rest.is_empty() && done < len {
                     let at = done % FRAME_SIZE;
                     let now = rest.len().min(FRAME_SIZE - at);
-                    frames[done / FRAME_SIZE].write(at, &rest[..now]);
+                    match frames.last() {
+                        Some(frame) if at > 0 => frame.write(at, &rest[..now]),
+                        _ => frames.push(Frame::of_bytes(&rest[..now])),
+                    }
                     rest = &rest[now..];
                     done += now;
                 }
             }
         }
+        // Behind the volume's end of the file.
+        frames.resize_with(count as usize, Frame::zeroed);
         let mut pages = self.pages.lock();
         let before = pages.count();
         for (page, frame) in (first..).zip(frames) {
