@@ -21,6 +21,9 @@ pub const MAX_PATH: usize = 4096;
 /// The number of buffers up to which an array of them takes no memory of the heap.
 const FEW_BUFFERS: usize = 8;
 
+/// The most parts of a buffer that is resolved without a wait: 64 KiB at any address.
+const MOST_PARTS: usize = 17;
+
 /// The size of `struct iovec`.
 const IOVEC_SIZE: u64 = 16;
 
@@ -55,8 +58,7 @@ impl ProcessMemory {
     /// Resolves a buffer within one page, as [`Self::buffer`], without a wait: `None` if that needs one, or more pages.
     pub fn try_buffer(&self, address: u64, len: usize, access: Access) -> Option<UserBuffer> {
         let buffer = UserBuffer::of_part(self.try_part(address, len, access)?);
-        // A `fork` before the pin may have shared the frame; one after it does not.
-        (access != Access::Write || buffer.most_owners() <= 1).then_some(buffer)
+        is_own(&buffer, access).then_some(buffer)
     }
 
     /// Returns the part of a page at `address`, of `len` bytes within the page. May wait for the page.
@@ -122,28 +124,44 @@ impl ProcessMemory {
         Ok(buffer)
     }
 
-    /// Resolves an array of a few buffers to read from, as [`Self::buffers`], without a wait: `None` if that needs one, for more
-    /// buffers or pages, and for an array that is not within one page.
-    pub fn try_buffers(&self, array: u64, count: u64) -> Option<UserBuffer> {
+    /// Resolves a buffer of a few pages, as [`Self::buffer`], without a wait: `None` if that needs one, or for more pages.
+    pub fn try_range(&self, address: u64, len: u64, access: Access) -> Option<UserBuffer> {
+        let mut buffer = UserBuffer::default();
+        self.try_add(address, len, access, &mut buffer)?;
+        is_own(&buffer, access).then_some(buffer)
+    }
+
+    /// Resolves up to `most` bytes of an array of a few buffers, as [`Self::buffers`], without a wait: `None` if that needs one,
+    /// for more buffers or pages, and for an array that is not within one page.
+    pub fn try_buffers(&self, array: u64, count: u64, most: u64, access: Access) -> Option<UserBuffer> {
         let mut bytes = [0; FEW_BUFFERS * IOVEC_SIZE as usize];
         let bytes = bytes.get_mut(..usize::try_from(count.checked_mul(IOVEC_SIZE)?).ok()?)?;
         let part = self.try_part(array, bytes.len(), Access::Read)?;
         part.frame.read(part.offset, bytes);
-        let mut buffer = UserBuffer::default();
+        let (mut buffer, mut room) = (UserBuffer::default(), most);
         let (words, _) = bytes.as_chunks::<8>();
         for words in words.chunks_exact(2) {
-            let (mut address, mut left) = (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]));
-            check_range(address, left).ok()?;
-            while left > 0 {
-                let now = (page_of(address) + PAGE_SIZE - address).min(left);
-                if buffer.parts() == FEW_BUFFERS {
-                    return None;
-                }
-                buffer.push(self.try_part(address, now as usize, Access::Read)?);
-                (address, left) = (address + now, left - now);
-            }
+            let (address, len) = (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]));
+            check_range(address, len).ok()?;
+            self.try_add(address, len.min(room), access, &mut buffer)?;
+            room -= len.min(room);
         }
-        Some(buffer)
+        is_own(&buffer, access).then_some(buffer)
+    }
+
+    /// Adds the parts of a buffer, if all are in memory and they are few.
+    fn try_add(&self, mut address: u64, len: u64, access: Access, buffer: &mut UserBuffer) -> Option<()> {
+        check_range(address, len).ok()?;
+        let end = address + len;
+        while address < end {
+            let now = (page_of(address) + PAGE_SIZE).min(end) - address;
+            if buffer.parts() == MOST_PARTS {
+                return None;
+            }
+            buffer.push(self.try_part(address, now as usize, access)?);
+            address += now;
+        }
+        Some(())
     }
 
     /// Adds the parts of a buffer. Returns whether all of it can be accessed.
@@ -300,6 +318,12 @@ impl ProcessMemory {
     pub async fn path(&self, address: u64) -> Result<Vec<u8>, Errno> {
         self.string(address, MAX_PATH).await
     }
+}
+
+/// Returns whether a call may access a buffer that is pinned now. A `fork` before the pin may have shared a frame to write to; one
+/// after it does not.
+fn is_own(buffer: &UserBuffer, access: Access) -> bool {
+    access != Access::Write || buffer.most_owners() <= 1
 }
 
 /// Checks that bytes are at a program's addresses.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{CODE, Cell, DATA, READABLE, Steps, observed_pair};
-use isola_linux_abi::net::{AF_UNIX, SOCK_STREAM};
+use isola_linux_abi::net::{AF_UNIX, MSG_DONTWAIT, MSG_TRUNC, SOCK_DGRAM, SOCK_STREAM};
 use isola_linux_abi::numbers as linux;
 use isola_linux_files::Console;
 use isola_linux_processes::ExitStatus;
@@ -133,6 +133,194 @@ fn arrays_of_buffers_and_settings_of_sockets_need_no_turns() {
             .returns(-29)
     };
     runs_without_turns((0..ROUNDS).fold(program, one));
+}
+
+/// `struct msghdr`, and what it points to.
+const HEADER: u64 = DATA + 0x300;
+const VECTOR: u64 = DATA + 0x400;
+const NAME: u64 = DATA + 0x500;
+const CONTROL: u64 = DATA + 0x600;
+
+fn bytes(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A socket address of the abstract name `name`.
+fn abstract_address(name: &[u8]) -> Vec<u8> {
+    [&(AF_UNIX as u16).to_le_bytes()[..], b"\0", name].concat()
+}
+
+#[test]
+fn messages_with_addresses_need_no_turns() {
+    let kind = u64::from(SOCK_DGRAM | linux::O_NONBLOCK);
+    let (border, address) = (AREA + 2 * 4096, abstract_address(b"mine"));
+    let len = address.len() as u64;
+    let program = maps(Program::new())
+        .syscall(linux::__NR_socket, &[AF_UNIX.into(), kind, 0])
+        .returns(3)
+        .store(NAME, &address)
+        .syscall(linux::__NR_bind, &[3, NAME, len])
+        .returns(0)
+        .store(border - 1, b"text")
+        .store(VECTOR, &bytes(&[border - 1, 1, border, 3, border + 16, 2, border + 4094, 4]))
+        .store(HEADER, &bytes(&[NAME, len, VECTOR, 2, 0, 0, 0]));
+    let one = |program: Program, _| {
+        program
+            .syscall(linux::__NR_sendto, &[3, border - 1, 4, 0, NAME, len])
+            .returns(4)
+            .syscall(linux::__NR_sendmsg, &[3, HEADER, 0])
+            .returns(4)
+            .store(HEADER + 64, &20_u32.to_le_bytes())
+            .syscall(linux::__NR_recvfrom, &[3, border + 16, 100, 0, NAME + 64, HEADER + 64])
+            .returns(4)
+            .expect(border + 16, b"text")
+            .expect(HEADER + 64, &(len as u32).to_le_bytes())
+            .expect(NAME + 64, &address)
+            // The message fills one buffer, and two bytes of another, which crosses a page.
+            .store(HEADER + 128, &bytes(&[NAME + 64, 20, VECTOR + 32, 2, CONTROL, 64, 0xff]))
+            .store(border + 16, &[0; 4])
+            .syscall(linux::__NR_recvmsg, &[3, HEADER + 128, 0])
+            .returns(4)
+            .expect(border + 16, b"te\0\0")
+            .expect(border + 4094, b"xt")
+            .expect(HEADER + 128, &bytes(&[NAME + 64, len, VECTOR + 32, 2, CONTROL, 0]))
+            .expect(HEADER + 128 + 48, &[0; 4])
+            .syscall(linux::__NR_recvmsg, &[3, HEADER + 128, 0])
+            .returns(-11)
+            .store(HEADER + 128 + 8, &20_u32.to_le_bytes())
+            .store(HEADER + 128 + 40, &64_u64.to_le_bytes())
+    };
+    runs_without_turns((0..ROUNDS).fold(program, one));
+}
+
+#[test]
+fn a_message_that_is_too_long_is_cut_and_says_so() {
+    let kind = u64::from(SOCK_DGRAM | linux::O_NONBLOCK);
+    let truncated = u64::from(MSG_TRUNC);
+    let program = Program::new()
+        .syscall(linux::__NR_socketpair, &[AF_UNIX.into(), kind, 0, PAIR])
+        .returns(0)
+        .store(TEXT, b"text")
+        .store(VECTOR, &bytes(&[TEXT + 16, 3]))
+        .store(HEADER, &bytes(&[0, 0, VECTOR, 1, 0, 0, 0]));
+    let one = |program: Program, _| {
+        let send = |program: Program| program.syscall(linux::__NR_write, &[3, TEXT, 4]).returns(4);
+        send(send(send(program.store(TEXT + 32, &[0; 4]))))
+            .syscall(linux::__NR_recvmsg, &[4, HEADER, 0])
+            .returns(3)
+            .expect(HEADER + 48, &MSG_TRUNC.to_le_bytes())
+            .syscall(linux::__NR_recvfrom, &[4, TEXT + 32, 2, truncated, 0, 0])
+            .returns(4)
+            .expect(TEXT + 32, b"te\0\0")
+            .syscall(linux::__NR_read, &[4, TEXT + 32, 16])
+            .returns(4)
+            .expect(TEXT + 32, b"text")
+    };
+    runs_without_turns((0..ROUNDS).fold(program, one));
+}
+
+#[test]
+fn connections_that_wait_are_accepted_without_turns() {
+    let kind = u64::from(SOCK_STREAM | linux::O_NONBLOCK);
+    let address = abstract_address(b"server");
+    let name = [NAME, address.len() as u64];
+    let program = Program::new()
+        .syscall(linux::__NR_socket, &[AF_UNIX.into(), kind, 0])
+        .returns(3)
+        .store(NAME, &address)
+        .syscall(linux::__NR_bind, &[3, name[0], name[1]])
+        .returns(0)
+        .syscall(linux::__NR_listen, &[3, 16])
+        .returns(0);
+    let one = |program: Program, round| {
+        let (number, words) = match round % 2 {
+            0 => (linux::__NR_accept, [3, NAME + 64, HEADER, 0]),
+            _ => (linux::__NR_accept4, [3, NAME + 64, HEADER, u64::from(linux::O_NONBLOCK)]),
+        };
+        program
+            .store(HEADER, &20_u32.to_le_bytes())
+            .syscall(number, &words)
+            .returns(-11)
+            .syscall(linux::__NR_socket, &[AF_UNIX.into(), kind, 0])
+            .returns(4)
+            // A task, as it can wait.
+            .syscall(linux::__NR_connect, &[4, name[0], name[1]])
+            .returns(0)
+            .syscall(number, &words)
+            .returns(5)
+            // The client has no name.
+            .expect(HEADER, &2_u32.to_le_bytes())
+            .syscall(linux::__NR_shutdown, &[4, 1])
+            .returns(0)
+            .syscall(linux::__NR_recvfrom, &[5, TEXT, 8, u64::from(MSG_DONTWAIT), 0, 0])
+            .returns(0)
+            .syscall(linux::__NR_close, &[4])
+            .returns(0)
+            .syscall(linux::__NR_close, &[5])
+            .returns(0)
+    };
+    let cell = runs((0..ROUNDS).fold(program, one));
+    let calls = cell.user_mode.unserved_calls();
+    assert!((100..120).contains(&calls), "{calls} calls for {ROUNDS} connections");
+}
+
+#[test]
+fn a_connection_whose_address_cannot_be_stored_is_lost_as_on_linux() {
+    let kind = u64::from(SOCK_STREAM | linux::O_NONBLOCK);
+    let address = abstract_address(b"server");
+    let name = [NAME, address.len() as u64];
+    let program = Program::new()
+        .syscall(linux::__NR_socket, &[AF_UNIX.into(), kind, 0])
+        .store(NAME, &address)
+        .syscall(linux::__NR_bind, &[3, name[0], name[1]])
+        .returns(0)
+        .syscall(linux::__NR_listen, &[3, 16])
+        .syscall(linux::__NR_socket, &[AF_UNIX.into(), kind, 0])
+        .syscall(linux::__NR_connect, &[4, name[0], name[1]])
+        .returns(0)
+        .syscall(linux::__NR_accept4, &[3, NAME, HEADER, 1])
+        .returns(-22)
+        .store(HEADER, &20_u32.to_le_bytes())
+        .syscall(linux::__NR_accept, &[3, 8, HEADER])
+        .returns(-14)
+        .syscall(linux::__NR_accept, &[3, NAME, HEADER])
+        .returns(-11);
+    runs(program);
+}
+
+#[test]
+fn polls_of_ready_descriptors_need_no_turns() {
+    let program = Program::new()
+        .syscall(linux::__NR_eventfd2, &[0, linux::O_NONBLOCK.into()])
+        .returns(3)
+        .store(EVENT, &bytes(&[u64::MAX]))
+        .store(EVENT, &[3, 0, 0, 0, 5, 0, 9, 9, 0xff, 0xff, 0xff, 0xff, 1, 0, 9, 9, 77, 0, 0, 0, 1, 0, 9, 9]);
+    let one = |program: Program, _| {
+        program
+            // One may be written, one is ignored, and one is not open.
+            .syscall(linux::__NR_poll, &[EVENT, 3, u64::MAX])
+            .returns(2)
+            .expect(
+                EVENT,
+                &[3, 0, 0, 0, 5, 0, 4, 0, 0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0, 77, 0, 0, 0, 1, 0, 0x20, 0],
+            )
+            .store(EVENT + 4, &[1])
+            .syscall(linux::__NR_poll, &[EVENT, 1, 0])
+            .returns(0)
+            .expect(EVENT + 6, &[0, 0])
+            .store(EVENT + 4, &[5])
+    };
+    let program = (0..ROUNDS).fold(program, one);
+    // One that waits, to its limit of time, and arrays that cannot be accessed.
+    let program = program
+        .store(EVENT + 4, &[1])
+        .syscall(linux::__NR_poll, &[EVENT, 1, 1])
+        .returns(0)
+        .syscall(linux::__NR_poll, &[8, 1, 0])
+        .returns(-14)
+        .syscall(linux::__NR_poll, &[EVENT, u64::from(u32::MAX), 0])
+        .returns(-22);
+    runs_without_turns(program);
 }
 
 #[test]

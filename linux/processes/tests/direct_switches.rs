@@ -3,7 +3,7 @@
 mod common;
 
 use common::{CODE, Cell, DATA, READABLE, Steps, observed_pair};
-use isola_linux_abi::net::{AF_UNIX, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_STREAM, SOL_SOCKET};
+use isola_linux_abi::net::{AF_UNIX, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_DGRAM, SOCK_STREAM, SOL_SOCKET};
 use isola_linux_abi::numbers as linux;
 use isola_linux_processes::ExitStatus;
 use isola_linux_processes::signals::Signal;
@@ -211,6 +211,78 @@ fn waits_for_sockets_and_events_switch() {
     // The child's own task sets the timer of each wait.
     let polls = passes_by_events(1000);
     assert!(polls < 150, "{polls} polls for 200 turns with a limit");
+}
+
+#[test]
+fn waits_for_messages_switch() {
+    const ROUNDS: u32 = 100;
+    const HEADER: u64 = DATA + 0x700;
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+    let cell = Cell::new();
+    let send = |program: Program, end: u64| program.syscall(linux::__NR_write, &[end, BYTE, 1]).returns(1);
+    let start = Program::new()
+        .stays()
+        .syscall(linux::__NR_socketpair, &[AF_UNIX.into(), SOCK_DGRAM.into(), 0, PIPES])
+        .returns(0)
+        .store(BYTE, b"x")
+        .store(HEADER + 64, &words(&[BYTE + 8, 16]))
+        .store(HEADER, &words(&[0, 0, HEADER + 64, 1, 0, 0, 0]));
+    let parent = (0..ROUNDS).fold(start.syscall(linux::__NR_fork, &[]).if_zero(SECOND, 0), |program, _| {
+        send(program, 3).syscall(linux::__NR_recvfrom, &[3, BYTE + 8, 16, 0, 0, 0]).returns(1)
+    });
+    let parent = parent.syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0]).returns(2).exits(0);
+    let child = (0..ROUNDS).fold(Program::new(), |program, _| {
+        let program = program.store(BYTE + 8, &[0]).syscall(linux::__NR_recvmsg, &[4, HEADER, 0]).returns(1);
+        send(program.expect(BYTE + 8, b"x"), 4)
+    });
+    run(&cell, parent, child.exits(0));
+    let polls = cell.environment.polls.load(Ordering::Relaxed);
+    assert!(polls < 40, "{polls} polls for 200 turns");
+}
+
+#[test]
+fn waits_for_connections_switch() {
+    const ROUNDS: u32 = 50;
+    let name = [&(AF_UNIX as u16).to_le_bytes()[..], b"\0server"].concat();
+    let (address, len) = (DATA + 0x700, name.len() as u64);
+    let cell = Cell::new();
+    let start = Program::new()
+        .stays()
+        .syscall(linux::__NR_socket, &[AF_UNIX.into(), SOCK_STREAM.into(), 0])
+        .returns(3)
+        .store(address, &name)
+        .syscall(linux::__NR_bind, &[3, address, len])
+        .returns(0)
+        .syscall(linux::__NR_listen, &[3, 16])
+        .returns(0);
+    let parent =
+        (0..ROUNDS).fold(start.syscall(linux::__NR_fork, &[]).if_zero(SECOND, 0), |program, round| {
+            let program = match round % 2 {
+                0 => program.syscall(linux::__NR_accept, &[3, 0, 0]),
+                _ => program.syscall(linux::__NR_accept4, &[3, 0, 0, linux::O_CLOEXEC.into()]),
+            };
+            let flags = if round % 2 == 0 { 0 } else { 1 };
+            program
+                .returns(4)
+                .syscall(linux::__NR_fcntl, &[4, 1, 0])
+                .returns(flags)
+                // The client waits for the end.
+                .syscall(linux::__NR_close, &[4])
+                .returns(0)
+        });
+    let parent = parent.syscall(linux::__NR_wait4, &[u64::MAX, 0, 0, 0]).returns(2).exits(0);
+    let child = (0..ROUNDS).fold(Program::new(), |program, _| {
+        program
+            .syscall(linux::__NR_socket, &[AF_UNIX.into(), SOCK_STREAM.into(), 0])
+            .returns(4)
+            .syscall(linux::__NR_connect, &[4, address, len])
+            .returns(0)
+            .syscall(linux::__NR_read, &[4, BYTE, 1])
+            .returns(0)
+            .syscall(linux::__NR_close, &[4])
+            .returns(0)
+    });
+    run(&cell, parent, child.exits(0));
 }
 
 #[test]

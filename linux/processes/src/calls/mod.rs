@@ -181,8 +181,8 @@ calls! {
     __NR_shmat(id, address, flags) => ipc::shmat [wait];
     #[doc = "The times do not count attachments by fork, nor ends of processes."]
     __NR_shmctl(id, command, buffer) => ipc::shmctl [wait];
-    __NR_dup(descriptor) => files::dup;
-    __NR_dup2(from, to) => files::dup2;
+    __NR_dup(descriptor) => files::dup [at_once];
+    __NR_dup2(from, to) => files::dup2 [at_once];
     __NR_pause() => signals::pause [wait];
     __NR_nanosleep(request, remaining) => time::nanosleep [wait];
     __NR_getitimer(which, setting) => timers::getitimer [wait];
@@ -190,7 +190,7 @@ calls! {
     __NR_setitimer(which, new, old) => timers::setitimer [wait];
     __NR_getpid() => identity::getpid;
     __NR_sendfile(to, from, offset, len) => files::sendfile [wait];
-    __NR_socket(domain, kind, protocol) => sockets::socket;
+    __NR_socket(domain, kind, protocol) => sockets::socket [at_once];
     __NR_connect(descriptor, address, len) => sockets::connect [wait];
     __NR_accept(descriptor, address, len) => sockets::accept [wait];
     __NR_sendto(descriptor, buffer, len, flags, address, address_len) => sockets::sendto [wait];
@@ -199,7 +199,7 @@ calls! {
     __NR_sendmsg(descriptor, header, flags) => sockets::sendmsg [wait];
     #[doc = "MSG_ERRQUEUE is always EAGAIN."]
     __NR_recvmsg(descriptor, header, flags) => sockets::recvmsg [wait];
-    __NR_shutdown(descriptor, how) => sockets::shutdown;
+    __NR_shutdown(descriptor, how) => sockets::shutdown [at_once];
     __NR_bind(descriptor, address, len) => sockets::bind [wait];
     __NR_listen(descriptor, backlog) => sockets::listen [wait];
     __NR_getsockname(descriptor, address, len) => sockets::getsockname [tried];
@@ -251,7 +251,7 @@ calls! {
     __NR_chown(path, user, group) => files::chown [wait];
     __NR_fchown(descriptor, user, group) => files::fchown [wait];
     __NR_lchown(path, user, group) => files::lchown [wait];
-    __NR_umask(mask) => files::umask;
+    __NR_umask(mask) => files::umask [at_once];
     __NR_gettimeofday(time, zone) => time::gettimeofday [tried];
     __NR_getrlimit(resource, limit) => identity::getrlimit [wait];
     #[doc = "Times, resident memory, page faults and turns only."]
@@ -429,9 +429,9 @@ calls! {
     __NR_accept4(descriptor, address, len, flags) => sockets::accept4 [wait];
     #[doc = "A child that inherits the descriptor reads its parent's signals; a read takes those of all threads."]
     __NR_signalfd4(descriptor, set, len, flags) => signals::signalfd4 [wait];
-    __NR_eventfd2(count, flags) => files::eventfd2;
-    __NR_epoll_create1(flags) => files::epoll_create1;
-    __NR_dup3(from, to, flags) => files::dup3;
+    __NR_eventfd2(count, flags) => files::eventfd2 [at_once];
+    __NR_epoll_create1(flags) => files::epoll_create1 [at_once];
+    __NR_dup3(from, to, flags) => files::dup3 [at_once];
     __NR_pipe2(descriptors, flags) => files::pipe2 [wait];
     __NR_inotify_init1(flags) => files::inotify_init1;
     __NR_preadv(descriptor, vector, count, offset) => files::preadv [wait];
@@ -491,6 +491,10 @@ calls! {
 
 const WAIT_FOR_EVENTS: u64 = numbers::__NR_epoll_wait as u64;
 const WAIT_FOR_EVENTS_MASKED: u64 = numbers::__NR_epoll_pwait as u64;
+const ACCEPT: u64 = numbers::__NR_accept as u64;
+const ACCEPT_FLAGS: u64 = numbers::__NR_accept4 as u64;
+const RECEIVE: u64 = numbers::__NR_recvfrom as u64;
+const RECEIVE_MESSAGE: u64 = numbers::__NR_recvmsg as u64;
 
 /// Continues the call of a parked thread, which has waited for an event of `file`, perhaps with a limit of time.
 pub fn continue_at_once(thread: &mut Thread, file: Arc<OpenFile>, until_ns: Option<u64>) -> AtOnce {
@@ -498,9 +502,11 @@ pub fn continue_at_once(thread: &mut Thread, file: Arc<OpenFile>, until_ns: Opti
     let (number, Arguments(words)) = (registers.rax, Arguments::from(registers));
     match number {
         WAIT_FOR_EVENTS | WAIT_FOR_EVENTS_MASKED => files::events_at_once(thread, file, words, until_ns),
-        _ if file.is_socket() => {
-            sockets::receive_at_once(thread, file, words[1], words[2], Waiting::Permitted)
-        }
+        ACCEPT => sockets::accept_connection(thread, file, words, 0),
+        ACCEPT_FLAGS => sockets::accept_connection(thread, file, words, words[3] as u32),
+        RECEIVE => sockets::receive_from(thread, file, words, Waiting::Permitted),
+        RECEIVE_MESSAGE => sockets::receive_message(thread, file, words, Waiting::Permitted),
+        _ if file.is_socket() => sockets::read_socket_at_once(thread, file, words[1], words[2]),
         _ => files::read_file_at_once(thread, file, words[1], words[2]),
     }
 }
@@ -526,7 +532,7 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
     const UNMAP: u64 = numbers::__NR_munmap as u64;
     const PROTECT: u64 = numbers::__NR_mprotect as u64;
     const ADVISE: u64 = numbers::__NR_madvise as u64;
-    const RECEIVE: u64 = numbers::__NR_recvfrom as u64;
+    const POLL: u64 = numbers::__NR_poll as u64;
     const RESTARTABLE_SEQUENCES: u64 = numbers::__NR_rseq as u64;
     const READ_AT: u64 = numbers::__NR_pread64 as u64;
     const SEND: u64 = numbers::__NR_sendto as u64;
@@ -543,6 +549,10 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
         UNMAP => return memory::munmap_at_once(thread, words),
         PROTECT => return memory::mprotect_at_once(thread, words),
         RECEIVE => return sockets::recvfrom_at_once(thread, words).answer(number),
+        RECEIVE_MESSAGE => return sockets::recvmsg_at_once(thread, words).answer(number),
+        ACCEPT => return sockets::accept_at_once(thread, words, 0).answer(number),
+        ACCEPT_FLAGS => return sockets::accept_at_once(thread, words, words[3] as u32).answer(number),
+        POLL => files::poll_at_once(thread, words),
         SEND => sockets::sendto_at_once(thread, words),
         SEND_MESSAGE => sockets::sendmsg_at_once(thread, words),
         WRITE_VECTOR => files::writev_at_once(thread, words),
@@ -566,8 +576,12 @@ pub fn serve_at_once(thread: &mut Thread, number: u64, words: [u64; 6]) -> TrapA
 /// Returns the result of a call that does not wait. One that waits, or is interrupted, has had no effect.
 #[inline(never)]
 fn tried<F: Future<Output = CallResult>>(call: impl FnOnce() -> F) -> Option<CallResult> {
-    match pin!(call()).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Err(errno)) if errno >= Errno::ERESTARTSYS => None,
+    now(call()).filter(|result| !matches!(result, Err(errno) if *errno >= Errno::ERESTARTSYS))
+}
+
+/// Returns the result of a future that is ready at its first poll.
+fn now<F: Future>(future: F) -> Option<F::Output> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
         Poll::Pending => None,
     }

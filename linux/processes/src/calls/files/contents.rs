@@ -3,7 +3,7 @@
 use super::terminals;
 use crate::Errno;
 use crate::asynchronous::once;
-use crate::calls::sockets::{read_socket, receive_at_once, send_at_once, waiting, write_socket};
+use crate::calls::sockets::{read_socket, read_socket_at_once, send_at_once, waiting, write_socket};
 use crate::calls::{AtOnce, CallResult, tried};
 use crate::job_control::check_write;
 use crate::signals::{SI_USER, Signal, SignalInfo};
@@ -15,7 +15,7 @@ use isola_linux_abi::numbers::{
     SYNC_FILE_RANGE_WRITE_AND_WAIT,
 };
 use isola_linux_files::{InodeKind, OpenFile};
-use isola_linux_memory::UserBuffer;
+use isola_linux_memory::{MAX_TRANSFER, UserBuffer};
 use isola_linux_sockets::SocketFile;
 use isola_user_mode::{Access, PAGE_SIZE};
 
@@ -189,8 +189,7 @@ pub async fn write(thread: &mut Thread, descriptor: i32, address: u64, len: u64)
 pub fn read_at_once(thread: &mut Thread, [descriptor, address, len, ..]: [u64; 6]) -> AtOnce {
     let Ok(file) = thread.files.get(descriptor as i32) else { return AtOnce::Unserved };
     if file.is_socket() {
-        let waiting = waiting(&file);
-        return receive_at_once(thread, file, address, len, waiting);
+        return read_socket_at_once(thread, file, address, len);
     }
     if is_small_file_read(&file, len) {
         let read = tried(|| read(thread, descriptor as i32, address, len));
@@ -233,14 +232,14 @@ pub fn read_file_at_once(thread: &mut Thread, file: Arc<OpenFile>, address: u64,
 /// Serves a write to an object that is ready, from one page that is mapped; `None` for other writes.
 pub fn write_at_once(thread: &Thread, [descriptor, address, len, ..]: [u64; 6]) -> Option<CallResult> {
     let file = thread.files.get(descriptor as i32).ok()?;
-    let buffer = || thread.memory.try_buffer(address, usize::try_from(len).ok()?, Access::Read);
     if file.is_socket() {
-        return send_at_once(thread, &file, waiting(&file), buffer);
+        let buffer = || thread.memory.try_range(address, len, Access::Read);
+        return send_at_once(thread, &file, waiting(&file), None, buffer);
     }
     if !is_plain(&file, len) {
         return None;
     }
-    let result = file.write_at_once(buffer)?;
+    let result = file.write_at_once(|| thread.memory.try_buffer(address, len as usize, Access::Read))?;
     thread.process.control.files.count_write(result.map_or(0, |count| count as u64));
     Some(result.map(|count| count as u64))
 }
@@ -248,7 +247,9 @@ pub fn write_at_once(thread: &Thread, [descriptor, address, len, ..]: [u64; 6]) 
 /// `writev` of a socket, as [`send_at_once`].
 pub fn writev_at_once(thread: &Thread, [descriptor, vector, count, ..]: [u64; 6]) -> Option<CallResult> {
     let file = thread.files.get(descriptor as i32).ok().filter(|file| file.is_socket())?;
-    send_at_once(thread, &file, waiting(&file), || thread.memory.try_buffers(vector, count))
+    send_at_once(thread, &file, waiting(&file), None, || {
+        thread.memory.try_buffers(vector, count, MAX_TRANSFER, Access::Read)
+    })
 }
 
 /// Returns whether reads and writes of so many bytes may be served at once: terminals have rules of their own.

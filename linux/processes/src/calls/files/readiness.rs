@@ -17,6 +17,10 @@ use isola_user_mode::Access;
 
 /// The most entries of `poll`, beside the limit of descriptors.
 const MOST_ENTRIES: usize = 1 << 16;
+/// Length of `struct pollfd`: descriptor, events, events that are true.
+const POLL_LEN: usize = 8;
+/// The most entries of a `poll` that is served at once.
+const FEW_ENTRIES: usize = 16;
 /// The most descriptors of `select`.
 const MOST_SELECTED: usize = 1024;
 /// The most events that `epoll_wait` returns at once.
@@ -50,6 +54,40 @@ pub async fn poll(thread: &mut Thread, list: u64, count: u32, timeout_ms: i32) -
     poll_until(thread, list, count, until_ns).await
 }
 
+/// Serves a `poll` of a few descriptors that are ready, or that does not wait; `None` for other calls.
+pub fn poll_at_once(thread: &Thread, [list, count, timeout_ms, ..]: [u64; 6]) -> Option<CallResult> {
+    let count = count as u32 as usize;
+    let mut bytes = [0; POLL_LEN * FEW_ENTRIES];
+    let bytes = bytes.get_mut(..POLL_LEN * count.min(super::descriptors::descriptor_limit(thread)))?;
+    if bytes.is_empty() || bytes.len() != POLL_LEN * count {
+        return None;
+    }
+    let mut place = thread.memory.try_buffer(list, bytes.len(), Access::Write)?;
+    place.clone().read(bytes);
+    let mut found = 0;
+    for entry in bytes.chunks_exact_mut(POLL_LEN) {
+        let (descriptor, events) = poll_entry(entry);
+        let ready = match thread.files.get(descriptor) {
+            _ if descriptor < 0 => Events::NONE,
+            Ok(file) => file.ready() & events,
+            Err(_) => Events(POLLNVAL),
+        };
+        found += u64::from(!ready.is_empty());
+        entry[6..8].copy_from_slice(&(ready.0 as u16).to_le_bytes());
+    }
+    if found == 0 && timeout_ms as i32 != 0 {
+        return None;
+    }
+    place.write(bytes);
+    Some(Ok(found))
+}
+
+/// Returns the descriptor and the events of a `struct pollfd`.
+fn poll_entry(entry: &[u8]) -> (i32, Events) {
+    let descriptor = i32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
+    (descriptor, Events(u32::from(u16::from_le_bytes([entry[4], entry[5]]))) | Events::ALWAYS)
+}
+
 /// `poll` until a time of the monotonic clock. An interrupted call continues with the rest of the time.
 pub async fn poll_until(thread: &mut Thread, list: u64, count: u32, until_ns: Option<u64>) -> CallResult {
     match poll_list(thread, list, count, until_ns).await {
@@ -63,20 +101,17 @@ pub async fn poll_until(thread: &mut Thread, list: u64, count: u32, until_ns: Op
 }
 
 async fn poll_list(thread: &Thread, list: u64, count: u32, until_ns: Option<u64>) -> CallResult {
-    /// Length of `struct pollfd`: descriptor, events, events that are true.
-    const LEN: usize = 8;
     let count = count as usize;
     if count > MOST_ENTRIES.min(super::descriptors::descriptor_limit(thread)) {
         return Err(Errno::EINVAL);
     }
-    let mut bytes = alloc::vec![0; LEN * count];
+    let mut bytes = alloc::vec![0; POLL_LEN * count];
     thread.memory.read_to(list, &mut bytes).await?;
     let mut entries = Vec::new();
     // By entry: the answer for a descriptor that is not open.
     let mut answers = Vec::new();
-    for entry in bytes.chunks_exact(LEN) {
-        let descriptor = i32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
-        let events = Events(u32::from(u16::from_le_bytes([entry[4], entry[5]]))) | Events::ALWAYS;
+    for entry in bytes.chunks_exact(POLL_LEN) {
+        let (descriptor, events) = poll_entry(entry);
         let file = if descriptor < 0 { Ok(None) } else { thread.files.get(descriptor).map(Some) };
         answers.push(if file.is_err() { Events(POLLNVAL) } else { Events::NONE });
         entries.push(PollEntry { file: file.unwrap_or(None), events });
@@ -84,7 +119,7 @@ async fn poll_list(thread: &Thread, list: u64, count: u32, until_ns: Option<u64>
     let has_answer = answers.iter().any(|answer| !answer.is_empty());
     let ready = wait_for(thread, &entries, if has_answer { Some(0) } else { until_ns }).await?;
     let mut count = 0;
-    for ((ready, answer), place) in ready.into_iter().zip(answers).zip(bytes.chunks_exact_mut(LEN)) {
+    for ((ready, answer), place) in ready.into_iter().zip(answers).zip(bytes.chunks_exact_mut(POLL_LEN)) {
         let events = ready | answer;
         count += u64::from(!events.is_empty());
         place[6..8].copy_from_slice(&(events.0 as u16).to_le_bytes());

@@ -3,11 +3,10 @@
 use super::control::{self, ReceivedControl};
 use super::{OpenSocket, read_address, socket_caller, waiting, write_address};
 use crate::Errno;
+use crate::calls::CallResult;
 use crate::calls::time::{read_timespec, timespec};
-use crate::calls::{AtOnce, CallResult, PAGE};
 use crate::signals::{SI_USER, Signal, SignalInfo};
 use crate::thread::Thread;
-use alloc::sync::Arc;
 use isola_linux_files::OpenFile;
 use isola_linux_memory::{MAX_TRANSFER, UserBuffer};
 use isola_linux_sockets::{
@@ -26,13 +25,13 @@ const MOST_STREAM_LEN: u64 = 256 << 10;
 
 /// `struct msghdr`.
 #[derive(Clone, Copy, Debug)]
-struct MessageHeader {
-    name: u64,
-    name_len: i32,
-    buffers: u64,
-    buffer_count: u64,
-    control: u64,
-    control_len: u64,
+pub(super) struct MessageHeader {
+    pub name: u64,
+    pub name_len: i32,
+    pub buffers: u64,
+    pub buffer_count: u64,
+    pub control: u64,
+    pub control_len: u64,
 }
 
 impl MessageHeader {
@@ -40,7 +39,7 @@ impl MessageHeader {
         Self::parse(&thread.memory.read_bytes(address).await?)
     }
 
-    fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, Errno> {
+    pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, Errno> {
         let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
         let name = word(0);
         let name_len = if name == 0 { 0 } else { word(8) as u32 as i32 };
@@ -128,113 +127,14 @@ async fn receive(
 }
 
 /// Returns the result of a call that received: the length of the whole message if the program asks for it.
-fn received_len(socket: &SocketFile, count: u64, flags: MessageFlags, message: &ReceivedMessage) -> u64 {
+pub(super) fn received_len(
+    socket: &SocketFile,
+    count: u64,
+    flags: MessageFlags,
+    message: &ReceivedMessage,
+) -> u64 {
     let is_stream = socket.socket().facts().kind == SocketKind::Stream;
     if flags.has(MessageFlags::TRUNC) && !is_stream { message.len as u64 } else { count }
-}
-
-/// Receives the bytes that a stream has, into one page that is mapped, or waits for bytes if that has no limit of time. Other
-/// calls are not served.
-pub fn receive_at_once(
-    thread: &mut Thread,
-    file: Arc<OpenFile>,
-    address: u64,
-    len: u64,
-    waiting: Waiting,
-) -> AtOnce {
-    let Some(socket) = file.object_as::<SocketFile>() else { return AtOnce::Unserved };
-    let most = match socket.most_received(waiting) {
-        Some(most) => most as u64,
-        None if socket.socket().facts().kind == SocketKind::Stream => PAGE - address % PAGE,
-        None => return AtOnce::Unserved,
-    };
-    let len = len.min(most) as usize;
-    if len == 0 {
-        return AtOnce::Unserved;
-    }
-    let Some(mut buffer) = thread.memory.try_buffer(address, len, Access::Write) else {
-        return AtOnce::Unserved;
-    };
-    let socket = socket.socket();
-    match socket.receive(&mut buffer, MessageFlags::NONE, &mut ReceivedMessage::default()) {
-        Err(Errno::EAGAIN) if waiting == Waiting::Permitted => match socket.settings().receive_limit_ns() {
-            None => {
-                drop(buffer);
-                thread.wait_for(file, None)
-            }
-            Some(_) => AtOnce::Unserved,
-        },
-        result => AtOnce::Served(result.map(|count| count as u64)),
-    }
-}
-
-/// Sends bytes of pages that are mapped on a stream, if the call does not wait for space; `None` for other calls, and without
-/// bytes.
-pub fn send_at_once(
-    thread: &Thread,
-    file: &OpenFile,
-    waiting: Waiting,
-    buffer: impl FnOnce() -> Option<UserBuffer>,
-) -> Option<CallResult> {
-    let socket = file.object_as::<SocketFile>()?.socket();
-    let is_served =
-        waiting == Waiting::Refused && file.is_writable() && socket.facts().kind == SocketKind::Stream;
-    if !is_served {
-        return None;
-    }
-    let mut buffer = buffer().filter(|buffer| !buffer.is_empty())?;
-    let mut message = SentMessage { sender: Some(control::sender(thread)), ..SentMessage::default() };
-    match socket.send(&mut buffer, &mut message) {
-        // With a signal.
-        Err(Errno::EPIPE) => None,
-        result => Some(result.map(|count| count as u64)),
-    }
-}
-
-/// `recvfrom` without an address, as [`receive_at_once`].
-pub fn recvfrom_at_once(thread: &mut Thread, words: [u64; 6]) -> AtOnce {
-    let [descriptor, buffer, len, flags, address, _] = words;
-    match open_at_once(thread, descriptor, flags, address) {
-        Some((file, waiting)) => receive_at_once(thread, file, buffer, len, waiting),
-        None => AtOnce::Unserved,
-    }
-}
-
-/// `sendto` without an address, as [`send_at_once`].
-pub fn sendto_at_once(thread: &Thread, words: [u64; 6]) -> Option<CallResult> {
-    let [descriptor, buffer, len, flags, address, _] = words;
-    let (file, waiting) = open_at_once(thread, descriptor, flags, address)?;
-    send_at_once(thread, &file, waiting, || {
-        thread.memory.try_buffer(buffer, usize::try_from(len).ok()?, Access::Read)
-    })
-}
-
-/// `sendmsg` without an address and control messages, as [`send_at_once`].
-pub fn sendmsg_at_once(thread: &Thread, [descriptor, header, flags, ..]: [u64; 6]) -> Option<CallResult> {
-    let (file, waiting) = open_at_once(thread, descriptor, flags, 0)?;
-    send_at_once(thread, &file, waiting, || {
-        let header = MessageHeader::parse(&thread.memory.try_read_bytes(header)?).ok()?;
-        let is_plain = header.name_len == 0 && header.control_len == 0;
-        is_plain.then(|| thread.memory.try_buffers(header.buffers, header.buffer_count)).flatten()
-    })
-}
-
-/// Returns the file of a call with plain flags and no address, and whether the call waits.
-fn open_at_once(
-    thread: &Thread,
-    descriptor: u64,
-    flags: u64,
-    address: u64,
-) -> Option<(Arc<OpenFile>, Waiting)> {
-    let flags = MessageFlags(flags as u32);
-    let refuses = flags.has(MessageFlags::DONTWAIT);
-    let is_plain = flags.0 & !(MessageFlags::DONTWAIT.0 | MessageFlags::NOSIGNAL.0) == 0;
-    if !is_plain || address != 0 {
-        return None;
-    }
-    let file = thread.files.get(descriptor as i32).ok()?;
-    let waiting = if refuses { Waiting::Refused } else { waiting(&file) };
-    Some((file, waiting))
 }
 
 /// `write` and `writev` of a socket.
@@ -379,6 +279,19 @@ async fn receive_header(thread: &Thread, open: &OpenSocket, address: u64, flags:
     Ok(len)
 }
 
+/// Returns the flags of a received message, as `recvmsg` stores them.
+pub(super) fn result_flags(
+    message: &ReceivedMessage,
+    received: &ReceivedControl,
+    flags: MessageFlags,
+) -> MessageFlags {
+    let mut out = message.flags | received.flags;
+    if flags.has(MessageFlags::CMSG_CLOEXEC) {
+        out.add(MessageFlags::CMSG_CLOEXEC);
+    }
+    out
+}
+
 async fn store_header(
     thread: &Thread,
     address: u64,
@@ -389,10 +302,7 @@ async fn store_header(
 ) -> Result<(), Errno> {
     let memory = &thread.memory;
     let field = |at: u64| address.checked_add(at).ok_or(Errno::EFAULT);
-    let mut out = message.flags | received.flags;
-    if flags.has(MessageFlags::CMSG_CLOEXEC) {
-        out.add(MessageFlags::CMSG_CLOEXEC);
-    }
+    let out = result_flags(message, received, flags);
     if header.name != 0 {
         let bytes = message.address.as_ref().map(|address| address.encode()).unwrap_or_default();
         let len = bytes.len().min(header.name_len as usize);

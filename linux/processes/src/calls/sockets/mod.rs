@@ -1,9 +1,11 @@
 //! Sockets: creation, names, connections, messages, options.
 
+mod at_once;
 mod control;
 mod messages;
 mod options;
 
+pub use at_once::*;
 pub use messages::*;
 pub use options::*;
 
@@ -159,12 +161,17 @@ pub async fn listen(thread: &mut Thread, descriptor: i32, backlog: u32) -> CallR
     Ok(0)
 }
 
+/// Returns whether `accept4` knows these flags.
+fn accept_flags_are_valid(flags: u32) -> bool {
+    flags & !(O_CLOEXEC | O_NONBLOCK) == 0
+}
+
 pub async fn accept(thread: &mut Thread, descriptor: i32, address: u64, len: u64) -> CallResult {
     accept4(thread, descriptor, address, len, 0).await
 }
 
 pub async fn accept4(thread: &mut Thread, descriptor: i32, address: u64, len: u64, flags: u32) -> CallResult {
-    if flags & !(O_CLOEXEC | O_NONBLOCK) != 0 {
+    if !accept_flags_are_valid(flags) {
         return Err(Errno::EINVAL);
     }
     let open = OpenSocket::of(thread, descriptor)?;
