@@ -26,6 +26,7 @@ extern crate alloc;
 mod access;
 mod advice;
 mod charge;
+mod dump;
 mod fault;
 mod fetch;
 mod flush;

@@ -51,7 +51,7 @@ pub struct Attributes {
     pub dont_fork: bool,
     /// `MADV_WIPEONFORK`: a child gets zeros.
     pub wipe_on_fork: bool,
-    /// `MADV_DONTDUMP`. Recorded.
+    /// `MADV_DONTDUMP`: a core file has no contents of the mapping.
     pub dont_dump: bool,
     /// `MADV_HUGEPAGE` (true) or `MADV_NOHUGEPAGE` (false). Recorded.
     pub huge_pages: Option<bool>,

@@ -1,16 +1,16 @@
 //! Delivery of signals: before the program continues, and at no other point.
 
 use crate::Errno;
+use crate::core_dump;
 use crate::exit_status::ExitStatus;
 use crate::signals::{
     DefaultAction, FrameInput, Handler, Signal, SignalAction, SignalInfo, SignalSet, enter_handler,
 };
 use crate::thread::{InterruptedCall, SYSCALL_LEN, Thread};
 use crate::tracing;
+use alloc::boxed::Box;
 use isola_abi::user_context::UserRegisters;
-use isola_linux_abi::numbers::{
-    __NR_restart_syscall, RLIMIT_CORE, SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART,
-};
+use isola_linux_abi::numbers::{__NR_restart_syscall, SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART};
 
 /// The result of [`deliver`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub async fn deliver(thread: &mut Thread) -> Delivered {
     match action.handler {
         Handler::Ignore => Delivered::Other,
         Handler::Default => {
-            default_action(thread, info.signal);
+            default_action(thread, &info).await;
             Delivered::Other
         }
         Handler::Function(address) => match run_handler(thread, &info, action, address).await {
@@ -74,7 +74,7 @@ pub async fn deliver(thread: &mut Thread) -> Delivered {
                 // As Linux: without room for the frame SIGSEGV follows, which has another stack perhaps. Without room for
                 // that one's frame, the process ends.
                 if info.signal == Signal::SIGSEGV {
-                    kill(thread, Signal::SIGSEGV);
+                    kill(thread, &SignalInfo::kernel(Signal::SIGSEGV)).await;
                 } else {
                     force(thread, SignalInfo::kernel(Signal::SIGSEGV));
                 }
@@ -102,28 +102,29 @@ fn use_action(thread: &Thread, signal: Signal) -> SignalAction {
     action
 }
 
-fn default_action(thread: &mut Thread, signal: Signal) {
+async fn default_action(thread: &mut Thread, info: &SignalInfo) {
+    let signal = info.signal;
     match signal.default_action() {
         DefaultAction::Ignore | DefaultAction::Continue => {}
         DefaultAction::Stop if thread.system.ignores_stop(&thread.process, signal) => {}
         DefaultAction::Stop => thread.system.stop_process(&thread.process, signal),
-        DefaultAction::Terminate | DefaultAction::Core => kill(thread, signal),
+        DefaultAction::Terminate | DefaultAction::Core => kill(thread, info).await,
     }
 }
 
 /// Ends the process by a signal.
-fn kill(thread: &mut Thread, signal: Signal) {
-    let is_error = signal.default_action() == DefaultAction::Core;
-    // There are no core files, but parents learn whether Linux had written one.
-    let dumps_core = is_error && thread.process.limits.lock().soft(RLIMIT_CORE) > 0;
-    if is_error {
-        let UserRegisters { rip, rsp, .. } = *thread.registers();
-        let (pid, fault) = (thread.process.pid, thread.fault.address);
-        thread.system.environment.report(&alloc::format!(
-            "linux: process {pid} ends by {signal:?} at {rip:#x}, stack {rsp:#x}, address {fault:#x}"
-        ));
+async fn kill(thread: &mut Thread, info: &SignalInfo) {
+    let signal = info.signal;
+    if signal.default_action() != DefaultAction::Core {
+        return thread.process.end(ExitStatus::Killed { signal, dumps_core: false });
     }
-    thread.process.end(ExitStatus::Killed { signal, dumps_core });
+    let UserRegisters { rip, rsp, .. } = *thread.registers();
+    let (pid, fault) = (thread.process.pid, thread.fault.address);
+    thread.system.environment.report(&alloc::format!(
+        "linux: process {pid} ends by {signal:?} at {rip:#x}, stack {rsp:#x}, address {fault:#x}"
+    ));
+    // The future is large, and rarely needed.
+    Box::pin(core_dump::end_process(thread, info)).await;
 }
 
 /// Makes the program continue in a handler.

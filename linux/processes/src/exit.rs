@@ -1,5 +1,6 @@
 //! The end of threads and processes.
 
+use crate::core_dump;
 use crate::exit_status::ExitStatus;
 use crate::family::{INIT, ProcessorTime};
 use crate::process::Process;
@@ -16,6 +17,7 @@ const MOST_ROBUST: usize = 2048;
 
 /// Ends a thread, and its process if it was the last.
 pub async fn end_thread(mut thread: Box<Thread>) {
+    core_dump::join(&mut thread).await;
     let own_status = ExitStatus::Exited(thread.exit_code.unwrap_or(0));
     let status = thread.process.ending().unwrap_or(own_status);
     tracing::before_end(&mut thread, status).await;

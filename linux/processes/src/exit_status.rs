@@ -11,7 +11,7 @@ pub enum ExitStatus {
     Killed {
         /// The signal.
         signal: Signal,
-        /// Whether Linux would write a core file.
+        /// Whether it has written a core file.
         dumps_core: bool,
     },
     /// A signal stopped it.

@@ -10,6 +10,7 @@
 //! - [`timers`]: POSIX timers, interval timers, limits of processor time.
 //! - [`loader`], [`exec`]: ELF programs, scripts, the stack of a new program.
 //! - [`control`], [`account`], [`cgroup`]: each process is an activity of the resource grid, below that of its group.
+//! - [`core_dump`]: the core files of processes that signals end.
 //! - [`tracing`]: threads that another process traces (`ptrace`).
 //! - [`out_of_memory`]: the choice of a process to kill when memory is out.
 //!
@@ -31,6 +32,7 @@ pub mod calls;
 pub mod cgroup;
 pub mod clone;
 pub mod control;
+pub mod core_dump;
 pub mod core_loads;
 pub mod credentials;
 pub mod delivery;

@@ -2,6 +2,7 @@
 
 use crate::asynchronous::AioContexts;
 use crate::control::Control;
+use crate::core_dump::DumpedThread;
 use crate::credentials::{Credentials, Ids};
 use crate::exit_status::ExitStatus;
 use crate::family::ProcessorTime;
@@ -90,6 +91,8 @@ pub struct ProgramFacts {
 struct State {
     /// Its threads that have not ended.
     threads: Vec<Arc<ThreadState>>,
+    /// The core file that is being written.
+    dump: Option<Dump>,
     /// How the process ends, once that is decided.
     ending: Option<ExitStatus>,
     /// The thread that executes a new program, for which all others end.
@@ -102,6 +105,15 @@ struct State {
     ended_time: ProcessorTime,
     /// Whether the memory is no longer that of the parent, which waits for that after `vfork`.
     has_released_parent: bool,
+}
+
+/// The core file of a process while it is written.
+#[derive(Debug, Default)]
+struct Dump {
+    /// The threads that have stopped for it.
+    threads: Vec<DumpedThread>,
+    /// Whether the process was killed meanwhile.
+    is_cancelled: bool,
 }
 
 /// A demand that a thread meets before its program continues.
@@ -219,10 +231,83 @@ impl Process {
             let mut state = self.state.lock();
             state.ending.get_or_insert(status);
             state.stop = None;
+            if let (Some(dump), ExitStatus::Killed { signal: Signal::SIGKILL, .. }) =
+                (&mut state.dump, status)
+            {
+                dump.is_cancelled = true;
+            }
             state.threads.clone()
         };
         threads.iter().for_each(|thread| thread.interrupt());
         self.changes.wake_all();
+    }
+
+    /// Decides that the process ends when this thread has written a core file, and makes the other threads stop. Returns `false`
+    /// if the process ends already, or executes a new program.
+    pub fn begin_dump(&self, thread: &ThreadState, status: ExitStatus) -> bool {
+        let threads = {
+            let mut state = self.state.lock();
+            if state.ending.is_some() || state.executing.is_some() {
+                return false;
+            }
+            state.ending = Some(status);
+            state.stop = None;
+            state.dump = Some(Dump::default());
+            state.threads.clone()
+        };
+        threads.iter().filter(|other| other.tid() != thread.tid()).for_each(|other| other.interrupt());
+        self.changes.wake_all();
+        true
+    }
+
+    /// Returns whether a core file of the process is being written.
+    pub fn is_dumped(&self) -> bool {
+        self.state.lock().dump.is_some()
+    }
+
+    /// Returns whether the process was killed while its core file is written.
+    pub fn is_dump_cancelled(&self) -> bool {
+        self.state.lock().dump.as_ref().is_some_and(|dump| dump.is_cancelled)
+    }
+
+    /// Adds a thread that has stopped for the core file.
+    pub fn add_dumped(&self, thread: DumpedThread) {
+        if let Some(dump) = &mut self.state.lock().dump {
+            dump.threads.push(thread);
+        }
+        self.changes.wake_all();
+    }
+
+    /// Waits until all other threads have stopped for the core file, or have ended. Returns them.
+    pub async fn all_dumped(&self, thread: &ThreadState) -> Vec<DumpedThread> {
+        let all = || {
+            let mut state = self.state.lock();
+            let State { threads, dump: Some(dump), .. } = &mut *state else { return Some(Vec::new()) };
+            let has_stopped = |other: &ThreadState| dump.threads.iter().any(|one| one.tid() == other.tid());
+            let is_all = threads.iter().all(|other| other.tid() == thread.tid() || has_stopped(other));
+            is_all.then(|| core::mem::take(&mut dump.threads))
+        };
+        self.changes.wait_until(all).await
+    }
+
+    /// Waits for the end of the dump.
+    pub async fn dump_ended(&self) {
+        self.changes.wait_until(|| (!self.is_dumped()).then_some(())).await;
+    }
+
+    /// Ends the dump: the process ends with this status.
+    pub fn end_dump(&self, status: ExitStatus) {
+        {
+            let mut state = self.state.lock();
+            state.ending = Some(status);
+            state.dump = None;
+        }
+        self.changes.wake_all();
+    }
+
+    /// Returns whether a core file of the process may be written, and others may inspect it (`PR_SET_DUMPABLE`).
+    pub fn is_dumpable(&self) -> bool {
+        self.is_dumpable.load(Ordering::Relaxed)
     }
 
     /// Returns how the process ends, if that is decided.

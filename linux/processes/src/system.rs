@@ -2,6 +2,7 @@
 
 use crate::Errno;
 use crate::cgroup::Group;
+use crate::core_dump::CorePattern;
 use crate::core_loads::CoreLoads;
 use crate::direct_switch::Handoffs;
 use crate::environment::Environment;
@@ -80,6 +81,8 @@ pub struct System {
     pub missing: MissingCalls,
     /// The host name.
     pub host_name: Mutex<String>,
+    /// The names of core files.
+    pub core_pattern: CorePattern,
     /// Whether calls are printed.
     pub traces: bool,
     /// How the first process has ended.
@@ -130,6 +133,7 @@ impl System {
             alarms,
             missing: MissingCalls::default(),
             host_name,
+            core_pattern: CorePattern::default(),
             traces,
             ended: Mutex::new(None),
         });

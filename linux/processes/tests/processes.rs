@@ -563,23 +563,6 @@ fn debuggers_find_the_start_of_a_program_in_proc() {
 }
 
 #[test]
-fn a_parent_learns_of_a_core_file_only_if_the_limit_permits_one() {
-    for limit in [0_u64, 1] {
-        let cell = Cell::new();
-        let program = Program::new()
-            .store(DATA, &limit.to_le_bytes())
-            .store(DATA + 8, &u64::MAX.to_le_bytes())
-            .syscall(linux::__NR_setrlimit, &[u64::from(linux::RLIMIT_CORE), DATA])
-            .returns(0)
-            .syscall(linux::__NR_kill, &[1, 6])
-            .step(|_| panic!("the signal ends it"));
-        cell.install("/program", program);
-        let status = ExitStatus::Killed { signal: Signal::SIGABRT, dumps_core: limit > 0 };
-        assert_eq!(cell.run(&["/program"]), status);
-    }
-}
-
-#[test]
 fn a_program_that_does_not_exist_leaves_the_first_id_to_the_next() {
     let cell = Cell::new();
     cell.install("/program", Program::new().syscall(linux::__NR_getpid, &[]).returns(1).exits(0));

@@ -341,7 +341,6 @@ pub async fn prctl(thread: &mut Thread, option: u32, argument: u64, third: u64, 
         }),
         PR_CAP_AMBIENT => ambient(thread, argument, third, fourth),
         PR_GET_SECUREBITS => Ok(0),
-        // No core files are written; others may not inspect the process.
         PR_GET_DUMPABLE => Ok(thread.process.is_dumpable.load(Ordering::Relaxed).into()),
         PR_SET_DUMPABLE if argument <= 1 => {
             thread.process.is_dumpable.store(argument == 1, Ordering::Relaxed);

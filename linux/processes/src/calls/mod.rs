@@ -174,7 +174,7 @@ calls! {
     __NR_mremap(address, len, new_len, flags, new_address) => memory::mremap [wait];
     __NR_msync(address, len, flags) => memory::msync [wait];
     __NR_mincore(address, len, states) => memory::mincore [wait];
-    #[doc = "MADV_FREE drops pages at once; huge-page and dump advice is recorded only."]
+    #[doc = "MADV_FREE drops pages at once; huge-page advice is recorded only."]
     __NR_madvise(address, len, advice) => memory::madvise [wait];
     #[doc = "No huge pages."]
     __NR_shmget(key, len, flags) => ipc::shmget;
@@ -312,7 +312,7 @@ calls! {
     __NR_munlock(address, len) => memory::munlock;
     __NR_mlockall(flags) => memory::mlockall [wait];
     __NR_munlockall() => memory::munlockall;
-    #[doc = "Names, capabilities, no-new-privileges, keep-capabilities, dumpable (recorded), parent-death signal (when the parent's process ends), subreaper."]
+    #[doc = "Names, capabilities, no-new-privileges, keep-capabilities, dumpable, parent-death signal (when the parent's process ends), subreaper."]
     __NR_prctl(option, argument, third, fourth) => identity::prctl [wait];
     __NR_arch_prctl(code, address) => identity::arch_prctl [wait];
     #[doc = "Reads only: changes are EPERM. The clock is not synchronised (TIME_ERROR)."]

@@ -8,7 +8,10 @@ use crate::process::Process;
 use crate::signals::{INFO_LEN, SavedContext, Signal, SignalFacts, SignalInfo, SignalSet};
 use crate::thread::Thread;
 use crate::thread_state::ThreadState;
-use crate::tracing::registers::{DEBUG_REGISTERS, REGISTERS_LEN, USER_AREA_LEN, from_words, to_words};
+use crate::tracing::registers::{
+    DEBUG_REGISTERS, FXSAVE_LEN, PRESENT_COMPONENTS, REGISTERS_LEN, USER_AREA_LEN, from_words,
+    report_components, to_words,
+};
 use crate::tracing::{Mode, Stop, StopKind, attach, detach};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -31,11 +34,6 @@ const NT_PRSTATUS: u64 = 1;
 const NT_PRFPREG: u64 = 2;
 const NT_X86_XSTATE: u64 = 0x202;
 
-/// The length of the state of x87 and SSE (`struct user_i387_struct`).
-const FXSAVE_LEN: usize = 512;
-/// The offset of the bytes where the kernel reports the components of the processor state, and of those that it has.
-const COMPONENTS: usize = 464;
-const PRESENT_COMPONENTS: usize = 512;
 /// `AUDIT_ARCH_X86_64`.
 const ARCHITECTURE: u32 = 0xc000_003e;
 
@@ -304,17 +302,6 @@ async fn register_set(
     }
     own.write_bytes(vector + 8, &(len as u64).to_le_bytes()).await?;
     Ok(0)
-}
-
-/// Reports which components of the processor state there are, as debuggers look for it.
-fn report_components(bytes: &mut [u8]) {
-    /// x87 and SSE; the end of the upper halves of AVX, and their bit.
-    const ALWAYS: u64 = 3;
-    const AVX_END: usize = 832;
-    const AVX: u64 = 4;
-    let avx = if bytes.len() >= AVX_END { AVX } else { 0 };
-    let components = word_at(bytes, PRESENT_COMPONENTS) | ALWAYS | avx;
-    bytes[COMPONENTS..COMPONENTS + 8].copy_from_slice(&components.to_le_bytes());
 }
 
 /// Returns `struct ptrace_syscall_info`, as long as it is for the kind of stop.

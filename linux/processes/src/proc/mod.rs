@@ -9,6 +9,7 @@ pub(crate) use process::{command_line, name as process_name};
 pub(crate) use status::{process_state, resident_bytes};
 pub(crate) use system::load_averages;
 
+use crate::core_dump::{PatternFile, UsesPidFile};
 use crate::process::Process;
 use crate::system::System;
 use alloc::string::String;
@@ -35,6 +36,8 @@ pub fn proc_file_system(system: &Arc<System>) -> Arc<GeneratedFs> {
         .text("version", text(system::version))
         .text("net/unix", text(|system| system.unix_sockets.list()))
         .text("sys/kernel/hostname", text(system::host_name))
+        .text("sys/kernel/core_pattern", PatternFile(weak.clone()))
+        .text("sys/kernel/core_uses_pid", UsesPidFile(weak.clone()))
         .text("sysvipc/shm", text(ipc::shared_memories))
         .text("sysvipc/sem", text(ipc::semaphores))
         .text("sysvipc/msg", text(ipc::messages))

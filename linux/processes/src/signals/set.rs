@@ -13,7 +13,7 @@ pub struct Signal(u8);
 pub enum DefaultAction {
     /// The process ends.
     Terminate,
-    /// The process ends; Linux writes a core file.
+    /// The process ends, and writes a core file.
     Core,
     /// Nothing happens.
     Ignore,

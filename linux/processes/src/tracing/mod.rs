@@ -499,7 +499,7 @@ fn tracer_id(thread: &Thread) -> u32 {
 }
 
 /// Shows the tracer that a call was interrupted, by the code in RAX. A restart sets RAX.
-fn show_interruption(thread: &mut Thread) -> u64 {
+pub(crate) fn show_interruption(thread: &mut Thread) -> u64 {
     let Some(InterruptedCall { number, errno }) = thread.interrupted_call else { return NO_CALL };
     thread.registers().rax = errno.to_result();
     number

@@ -1,4 +1,5 @@
-//! Registers as debuggers see them: `struct user_regs_struct` and `struct user` (Linux's `arch/x86/include/asm/user_64.h`).
+//! Registers as debuggers see them: `struct user_regs_struct` and `struct user` (Linux's `arch/x86/include/asm/user_64.h`), and
+//! the processor state.
 
 use crate::Errno;
 use isola_abi::user_context::UserRegisters;
@@ -11,7 +12,13 @@ pub const USER_AREA_LEN: u64 = 912;
 /// The offset of the debug registers in `struct user`, of which there are eight.
 pub const DEBUG_REGISTERS: u64 = 848;
 
-const WORDS: usize = 27;
+/// The length of the state of x87 and SSE (`struct user_i387_struct`).
+pub const FXSAVE_LEN: usize = 512;
+/// The offset in the processor state of the components that are not in their initial states.
+pub const PRESENT_COMPONENTS: usize = 512;
+
+/// The number of words of `struct user_regs_struct`.
+pub const WORDS: usize = 27;
 /// The segment selectors of a program in 64-bit mode, as Linux numbers them.
 const USER_CS: u64 = 0x33;
 const USER_SS: u64 = 0x2b;
@@ -84,6 +91,20 @@ pub fn from_words(words: &[u64; WORDS], registers: &mut UserRegisters) -> Result
         gs_base,
     };
     Ok(call)
+}
+
+/// Reports which components of the processor state there are, as debuggers look for it.
+pub fn report_components(state: &mut [u8]) {
+    /// Where the kernel reports them.
+    const COMPONENTS: usize = 464;
+    /// x87 and SSE; the end of the upper halves of AVX, and their bit.
+    const ALWAYS: u64 = 3;
+    const AVX_END: usize = 832;
+    const AVX: u64 = 4;
+    let avx = if state.len() >= AVX_END { AVX } else { 0 };
+    let present = u64::from_le_bytes(core::array::from_fn(|index| state[PRESENT_COMPONENTS + index]));
+    let components = present | ALWAYS | avx;
+    state[COMPONENTS..COMPONENTS + 8].copy_from_slice(&components.to_le_bytes());
 }
 
 /// The arguments of a call.

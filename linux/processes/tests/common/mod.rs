@@ -345,10 +345,14 @@ impl Cell {
 
     /// Reads a file.
     pub fn read_file(&self, path: &str) -> Result<String, Errno> {
+        Ok(String::from_utf8(self.read_bytes(path)?).unwrap())
+    }
+
+    /// Reads a file of bytes.
+    pub fn read_bytes(&self, path: &str) -> Result<Vec<u8>, Errno> {
         run(self.as_root(async |caller| {
             let file = caller.open_at(linux::AT_FDCWD, path.as_bytes(), linux::O_RDONLY, 0).await?;
-            let bytes = file.read_bytes(0, 65_536).await?;
-            Ok(String::from_utf8(bytes).unwrap())
+            file.read_bytes(0, 4 << 20).await
         }))
     }
 
