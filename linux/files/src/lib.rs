@@ -71,7 +71,7 @@ mod volume;
 mod walk;
 mod watch;
 
-pub use calls::{OwnerChange, TimeChange};
+pub use calls::{FILE_CAPABILITIES, OwnerChange, TimeChange};
 pub use clock::{Timestamp, set_clock};
 pub use console::{Console, ConsoleOutput};
 pub use control::{ControlArgument, control_argument};

@@ -3,7 +3,10 @@
 use crate::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use isola_linux_abi::numbers::{CAP_LAST_CAP, CAP_SETGID, CAP_SETPCAP, CAP_SETUID, NGROUPS_MAX};
+use isola_linux_abi::numbers::{
+    CAP_LAST_CAP, CAP_SETGID, CAP_SETPCAP, CAP_SETUID, NGROUPS_MAX, VFS_CAP_FLAGS_EFFECTIVE,
+    VFS_CAP_REVISION_1, VFS_CAP_REVISION_2, VFS_CAP_REVISION_3, VFS_CAP_REVISION_MASK,
+};
 
 /// All capabilities.
 pub const ALL_CAPABILITIES: u64 = (1 << (CAP_LAST_CAP + 1)) - 1;
@@ -108,6 +111,17 @@ pub struct Capabilities {
     pub bounding: u64,
     /// Those that `execve` of an ordinary file keeps.
     pub ambient: u64,
+}
+
+/// The capabilities of an executable file (capabilities(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileCapabilities {
+    /// Those that the program gets, within the bounding set.
+    pub permitted: u64,
+    /// Those that it gets if they are inheritable.
+    pub inheritable: u64,
+    /// Whether they are effective from the program's start.
+    pub is_effective: bool,
 }
 
 /// The credentials of a thread.
@@ -232,12 +246,21 @@ impl Credentials {
         Ok(())
     }
 
-    /// Changes the credentials for `execve` of a file that sets these effective ids: saved and file ids become the
-    /// effective ones; user 0 gets all capabilities of the bounding set.
-    pub fn execute(&mut self, user: Option<u32>, group: Option<u32>) {
+    /// Changes the credentials for `execve` of a file that sets these effective ids and has these capabilities: saved and file ids
+    /// become the effective ones; user 0 gets all capabilities of the bounding set. Returns whether the program has rights that
+    /// its starter may not have (`AT_SECURE`).
+    ///
+    /// # Errors
+    /// [`Errno::EPERM`] if the file's capabilities are to be effective, and the bounding set does not allow all of them.
+    pub fn execute(
+        &mut self,
+        user: Option<u32>,
+        group: Option<u32>,
+        file: Option<FileCapabilities>,
+    ) -> Result<bool, Errno> {
         self.user.effective = user.unwrap_or(self.user.effective);
         self.group.effective = group.unwrap_or(self.group.effective);
-        if user.is_some() || group.is_some() {
+        if user.is_some() || group.is_some() || file.is_some() {
             self.capabilities.ambient = 0;
         }
         self.user.saved = self.user.effective;
@@ -246,11 +269,52 @@ impl Credentials {
         self.group.files = self.group.effective;
         self.keeps_capabilities = false;
         let now = self.capabilities;
-        let of_root = now.bounding | now.inheritable;
+        let mut permitted = 0;
+        let mut is_effective = false;
+        if let Some(file) = file {
+            permitted = file.permitted & now.bounding | file.inheritable & now.inheritable;
+            is_effective = file.is_effective;
+            if is_effective && file.permitted & !permitted != 0 {
+                return Err(Errno::EPERM);
+            }
+        }
         let is_root = self.user.effective == 0;
-        let permitted = if is_root || self.user.real == 0 { of_root } else { now.ambient };
-        let effective = if is_root { permitted } else { now.ambient };
+        // A set-user-id program of root with capabilities of its own has these only.
+        if (is_root || self.user.real == 0) && (file.is_none() || self.user.real == 0) {
+            permitted = now.bounding | now.inheritable;
+            is_effective |= is_root;
+        }
+        permitted |= now.ambient;
+        let effective = if is_effective { permitted } else { now.ambient };
         self.capabilities = Capabilities { permitted, effective, ..now };
+        let has_other_ids = self.user.real != self.user.effective || self.group.real != self.group.effective;
+        let has_more = is_effective || permitted & !now.ambient != 0;
+        Ok(has_other_ids || (self.user.real != 0 && has_more))
+    }
+}
+
+impl FileCapabilities {
+    /// Parses the value of the extended attribute `security.capability` (`struct vfs_cap_data`, `vfs_ns_cap_data`). `None` if
+    /// its capabilities belong to a user namespace.
+    ///
+    /// # Errors
+    /// [`Errno::EINVAL`].
+    pub fn parse(value: &[u8]) -> Result<Option<Self>, Errno> {
+        let word = |index: usize| value.get(4 * index..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
+        let first = word(0).ok_or(Errno::EINVAL)?;
+        let (words, owner) = match (first & VFS_CAP_REVISION_MASK, value.len()) {
+            (VFS_CAP_REVISION_1, 12) => (1, Some(0)),
+            (VFS_CAP_REVISION_2, 20) => (2, Some(0)),
+            (VFS_CAP_REVISION_3, 24) => (2, word(5)),
+            _ => return Err(Errno::EINVAL),
+        };
+        let set = |offset: usize| -> u64 {
+            let half = |half: usize| u64::from(word(1 + 2 * half + offset).unwrap_or(0)) << (32 * half);
+            (0..words).fold(0, |set, index| set | half(index)) & ALL_CAPABILITIES
+        };
+        let is_effective = first & VFS_CAP_FLAGS_EFFECTIVE != 0;
+        let capabilities = Self { permitted: set(0), inheritable: set(1), is_effective };
+        Ok((owner == Some(0)).then_some(capabilities))
     }
 }
 
@@ -312,7 +376,7 @@ mod tests {
         assert!(credentials.has(CAP_KILL));
         assert_eq!(credentials.set_capabilities(kill | 1, kill, 0), Err(Errno::EPERM));
         assert_eq!(credentials.set_capabilities(0, kill, 0), Err(Errno::EPERM));
-        credentials.execute(None, None);
+        credentials.execute(None, None, None).unwrap();
         assert_eq!((credentials.capabilities.permitted, credentials.keeps_capabilities), (0, false));
     }
 
@@ -320,7 +384,7 @@ mod tests {
     fn execve_gives_root_what_the_bounding_set_allows() {
         let mut credentials = Credentials::of(0, 0, vec![]);
         credentials.capabilities.bounding = 3;
-        credentials.execute(None, None);
+        credentials.execute(None, None, None).unwrap();
         assert_eq!((credentials.capabilities.permitted, credentials.capabilities.effective), (3, 3));
     }
 
@@ -330,12 +394,64 @@ mod tests {
         credentials.capabilities.inheritable = 1 << CAP_CHOWN;
         credentials.capabilities.ambient = 1 << CAP_CHOWN;
         let mut other = credentials.clone();
-        credentials.execute(Some(0), None);
+        credentials.execute(Some(0), None, None).unwrap();
         assert_eq!(credentials.user, Ids { real: 33, effective: 0, saved: 0, files: 0 });
         assert_eq!(credentials.group, Ids::all(33));
         assert!(credentials.has(CAP_KILL));
-        other.execute(None, Some(7));
+        other.execute(None, Some(7), None).unwrap();
         assert_eq!(other.group, Ids { real: 33, effective: 7, saved: 7, files: 7 });
         assert_eq!((other.capabilities.effective, other.capabilities.ambient), (0, 0));
+    }
+
+    #[test]
+    fn a_file_gives_its_capabilities_within_the_bounding_set() {
+        let file =
+            |permitted, inheritable, is_effective| FileCapabilities { permitted, inheritable, is_effective };
+        let mut credentials = Credentials::of(33, 33, vec![]);
+        credentials.capabilities.ambient = 8;
+        credentials.capabilities.inheritable = 8 | 4;
+        let sets = |file| {
+            let mut credentials = credentials.clone();
+            let is_secure = credentials.execute(None, None, Some(file)).unwrap();
+            let Capabilities { permitted, effective, ambient, .. } = credentials.capabilities;
+            (permitted, effective, ambient, is_secure)
+        };
+        assert_eq!(sets(file(3, 0, true)), (3, 3, 0, true));
+        assert_eq!(sets(file(3, 0, false)), (3, 0, 0, true));
+        assert_eq!(sets(file(0, 6, true)), (4, 4, 0, true));
+        assert_eq!(sets(file(0, 0, false)), (0, 0, 0, false));
+        let mut bounded = credentials.clone();
+        bounded.capabilities.bounding = 2;
+        assert_eq!(bounded.clone().execute(None, None, Some(file(3, 0, true))), Err(Errno::EPERM));
+        assert_eq!(bounded.execute(None, None, Some(file(3, 0, false))), Ok(true));
+        assert_eq!(bounded.capabilities.permitted, 2);
+        // Root has all, but for a set-user-id program with capabilities of its own.
+        let mut root = Credentials::of(0, 0, vec![]);
+        assert_eq!(root.execute(None, None, Some(file(3, 0, false))), Ok(false));
+        assert_eq!(root.capabilities.effective, ALL_CAPABILITIES);
+        let mut program = Credentials::of(33, 33, vec![]);
+        assert_eq!(program.execute(Some(0), None, Some(file(3, 0, true))), Ok(true));
+        assert_eq!(program.capabilities.effective, 3);
+    }
+
+    #[test]
+    fn the_attribute_has_three_revisions_and_others_are_errors() {
+        let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+        let found = |value: &[u32]| FileCapabilities::parse(&words(value));
+        let is = |permitted, inheritable, is_effective| {
+            Ok(Some(FileCapabilities { permitted, inheritable, is_effective }))
+        };
+        assert_eq!(found(&[0x0100_0000, 1, 2]), is(1, 2, false));
+        assert_eq!(found(&[0x0200_0001, 1 << 13, 0, 1, 2]), is(1 << 32 | 1 << 13, 2 << 32, true));
+        assert_eq!(
+            found(&[0x0300_0001, 1, 0, !0, 0, 0]),
+            is(ALL_CAPABILITIES & (!0_u32 as u64) << 32 | 1, 0, true)
+        );
+        assert_eq!(found(&[0x0300_0001, 1, 0, 0, 0, 1000]), Ok(None));
+        for bad in
+            [&[][..], &[0x0200_0001], &[0x0100_0001, 1, 2, 3], &[0x0400_0001, 1, 0, 0, 0, 0], &[5, 1, 2]]
+        {
+            assert_eq!(found(bad), Err(Errno::EINVAL), "{bad:x?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `execve`: a process executes another program.
 
-use crate::credentials::{Credentials, Ids};
+use crate::credentials::{Credentials, FileCapabilities, Ids};
 use crate::loader::{
     FILE_HEADER_LEN, HEAD_LEN, HeaderTable, InitialStack, Loaded, Placement, Program, ProgramInput,
     interpreter, load,
@@ -20,7 +20,7 @@ use isola_linux_abi::numbers::{
     O_CLOEXEC, O_RDONLY, PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK,
     RLIMIT_STACK, S_ISGID, S_ISUID, S_IXGRP, X_OK,
 };
-use isola_linux_files::{Caller, InodeKind, LinkTarget, OpenFile};
+use isola_linux_files::{Caller, FILE_CAPABILITIES, InodeKind, LinkTarget, OpenFile};
 use isola_linux_memory::{MapRequest, MemoryCharge, MemoryLayout, MemoryLimits, PageSource, ProcessMemory};
 use isola_user_mode::PAGE_SIZE;
 
@@ -48,6 +48,8 @@ struct NewProgram {
     name: Vec<u8>,
     /// The credentials with which it starts.
     credentials: Credentials,
+    /// Whether these give it more than the old program had.
+    gains_rights: bool,
 }
 
 /// Opens a file to execute it.
@@ -117,14 +119,11 @@ pub async fn execute(thread: &mut Thread, file: Arc<OpenFile>, input: ProgramInp
     thread.process.timers.delete_all(&thread.system, &thread.process);
     thread.process.signals.lock().actions.reset_functions();
     thread.state.signals.lock().alternate = Default::default();
-    let is_same = |before: Ids, after: Ids| before.effective == after.effective;
-    let keeps_ids = is_same(thread.credentials.user, program.credentials.user)
-        && is_same(thread.credentials.group, program.credentials.group);
-    if !keeps_ids {
+    if program.gains_rights {
         thread.process.parent_death_signal.store(0, Ordering::Relaxed);
     }
     thread.set_credentials(program.credentials);
-    thread.process.is_dumpable.store(keeps_ids, Ordering::Relaxed);
+    thread.process.is_dumpable.store(!program.gains_rights, Ordering::Relaxed);
     thread.restart = None;
     thread.system.family.lock().executed(thread.process.pid);
     if core::mem::take(&mut thread.has_parents_memory) {
@@ -186,9 +185,11 @@ async fn load_program(
         }
     };
     let system = &thread.system;
-    let credentials = credentials_of(thread, file);
-    let gains_rights = credentials.user.effective != thread.credentials.user.effective
-        || credentials.group.effective != thread.credentials.group.effective;
+    let (credentials, is_secure) = credentials_of(thread, file).await?;
+    let is_same = |before: Ids, after: Ids| before.effective == after.effective;
+    let gains_rights = !is_same(thread.credentials.user, credentials.user)
+        || !is_same(thread.credentials.group, credentials.group)
+        || credentials.capabilities.permitted & !thread.credentials.capabilities.permitted != 0;
     if gains_rights {
         thread.process.has_fixed_addresses.store(false, Ordering::Relaxed);
     }
@@ -206,7 +207,8 @@ async fn load_program(
         Some((linker, source)) => load(&memory, linker, source, Placement::Anywhere).await?,
         None => loaded,
     };
-    let mut auxiliary = auxiliary(&credentials, &program, loaded, linker.is_some().then_some(start));
+    let mut auxiliary =
+        auxiliary(&credentials, is_secure, &program, loaded, linker.is_some().then_some(start));
     auxiliary.push((AT_SYSINFO_EHDR, system.vdso.map(&memory).await?));
     let top = memory.layout().stack_top;
     let stack = input.lay_out(top, &auxiliary, system.random_bytes())?;
@@ -232,7 +234,7 @@ async fn load_program(
         Some(location) => LinkTarget::Location(location.clone()),
         None => LinkTarget::Object(file.clone()),
     };
-    Ok(NewProgram { memory, registers, stack, executable, name, credentials })
+    Ok(NewProgram { memory, registers, stack, executable, name, credentials, gains_rights })
 }
 
 /// Parses the headers of an ELF file, of which `head` are the first bytes. Also returns its pages.
@@ -270,8 +272,9 @@ pub fn memory_limits(process: &Process) -> MemoryLimits {
     }
 }
 
-/// Returns the credentials with which a program starts. A script's own bits have no effect: the file is the interpreter.
-fn credentials_of(thread: &Thread, file: &OpenFile) -> Credentials {
+/// Returns the credentials with which a program starts, and whether its starter may not have all its rights. A script's own bits
+/// have no effect: the file is the interpreter.
+async fn credentials_of(thread: &Thread, file: &OpenFile) -> Result<(Credentials, bool), Errno> {
     let mut credentials = thread.credentials.clone();
     let tracer = thread.state.tracing.tracer().and_then(|tracer| tracer.credentials.lock().clone());
     let is_refused = credentials.no_new_privileges
@@ -281,20 +284,32 @@ fn credentials_of(thread: &Thread, file: &OpenFile) -> Credentials {
     let has = |bits: u32| !is_refused && metadata.permissions & bits == bits;
     // Without the permission of the group to execute it, the set-group-id bit had another meaning.
     let group = has(S_ISGID | S_IXGRP).then_some(metadata.group);
-    credentials.execute(has(S_ISUID).then_some(metadata.user), group);
-    credentials
+    let capabilities = match file.inode().filter(|_| !is_refused) {
+        Some(inode) => file_capabilities(inode.attribute(FILE_CAPABILITIES).await)?,
+        None => None,
+    };
+    let is_secure = credentials.execute(has(S_ISUID).then_some(metadata.user), group, capabilities)?;
+    Ok((credentials, is_secure))
+}
+
+/// Returns the capabilities of a file from its extended attribute.
+fn file_capabilities(value: Result<Vec<u8>, Errno>) -> Result<Option<FileCapabilities>, Errno> {
+    match value {
+        Ok(value) => FileCapabilities::parse(&value),
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns the auxiliary vector but its addresses in the stack.
 fn auxiliary(
     credentials: &Credentials,
+    is_secure: bool,
     program: &Program,
     loaded: Loaded,
     linker: Option<Loaded>,
 ) -> Vec<(u32, u64)> {
     let (user, group) = (credentials.user, credentials.group);
-    // The linker then ignores LD_PRELOAD and its like.
-    let is_secure = user.real != user.effective || group.real != group.effective;
     alloc::vec![
         (AT_HWCAP, hardware_capabilities()),
         (AT_PAGESZ, PAGE_SIZE),
@@ -309,6 +324,7 @@ fn auxiliary(
         (AT_EUID, user.effective.into()),
         (AT_GID, group.real.into()),
         (AT_EGID, group.effective.into()),
+        // The linker then ignores LD_PRELOAD and its like.
         (AT_SECURE, is_secure.into()),
         (AT_HWCAP2, HWCAP2_FSGSBASE),
         (AT_MINSIGSTKSZ, MIN_SIGNAL_STACK),

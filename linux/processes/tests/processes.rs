@@ -5,8 +5,9 @@ mod common;
 use common::{CODE, Cell, DATA, Steps};
 use isola_linux_abi::numbers as linux;
 use isola_linux_abi::prctl;
-use isola_linux_processes::ExitStatus;
+use isola_linux_files::{Caller, Credentials, OwnerChange};
 use isola_linux_processes::signals::Signal;
+use isola_linux_processes::{Errno, ExitStatus};
 use isola_linux_sim::{Program, STEP_SIZE};
 
 const EXITED: ExitStatus = ExitStatus::Exited(0);
@@ -568,4 +569,74 @@ fn a_program_that_does_not_exist_leaves_the_first_id_to_the_next() {
     cell.install("/program", Program::new().syscall(linux::__NR_getpid, &[]).returns(1).exits(0));
     assert_eq!(cell.try_run(&["/none"]), Err(isola_linux_processes::Errno::ENOENT));
     assert_eq!(cell.run(&["/program"]), EXITED);
+}
+
+#[test]
+fn a_file_gives_capabilities_that_its_starter_does_not_have() {
+    let second = CODE + 0x10_0000;
+    let words = |words: [u32; 5]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+    let effective = linux::VFS_CAP_REVISION_2 | linux::VFS_CAP_FLAGS_EFFECTIVE;
+    let setuid = 1 << linux::CAP_SETUID;
+    // The attribute, and the results of execve and setuid.
+    for (value, started, changed) in [
+        (words([effective, setuid, 0, 0, 0]), true, 0),
+        (words([effective, 1, 0, 0, 0]), true, -1),
+        (words([linux::VFS_CAP_REVISION_2, setuid, 0, 0, 0]), true, -1),
+        (vec![1, 2, 3], false, 0),
+    ] {
+        for forbids in [false, true] {
+            let cell = Cell::new();
+            let first = Program::new().store(DATA, b"/second\0");
+            let first = match forbids {
+                true => first
+                    .syscall(linux::__NR_prctl, &[prctl::PR_SET_NO_NEW_PRIVS.into(), 1, 0, 0, 0])
+                    .returns(0),
+                false => first,
+            };
+            let first = first
+                .syscall(linux::__NR_setuid, &[33])
+                .returns(0)
+                .syscall(linux::__NR_execve, &[DATA, 0, 0])
+                .returns(-22)
+                .exits(3);
+            cell.install("/first", first);
+            let changed = if forbids { -1 } else { changed };
+            let program = Program::new()
+                .syscall(linux::__NR_setgid, &[7])
+                .returns(-1)
+                .syscall(linux::__NR_setuid, &[7])
+                .returns(changed)
+                .syscall(linux::__NR_prctl, &[prctl::PR_GET_DUMPABLE.into()])
+                .returns(i64::from(forbids))
+                .exits(4);
+            cell.install_at("/second", second, program);
+            isola_linux_sim::run(cell.as_root(async |caller| {
+                let name = b"security.capability";
+                caller.set_attribute_at(linux::AT_FDCWD, b"/second", name, &value, 0, 0).await.unwrap();
+            }));
+            let code = if started || forbids { 4 } else { 3 };
+            assert_eq!(cell.run(&["/first"]), ExitStatus::Exited(code), "{value:?}");
+        }
+    }
+}
+
+#[test]
+fn capabilities_of_a_file_end_with_a_change_of_its_owner() {
+    let cell = Cell::new();
+    cell.write_file("/file", 0o755, b"x");
+    isola_linux_sim::run(cell.as_root(async |caller| {
+        let name = b"security.capability";
+        let value = [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+        let limited = Credentials { capabilities: 1 << linux::CAP_SYS_ADMIN, ..caller.credentials.clone() };
+        let limited = Caller { credentials: &limited, ..*caller };
+        let refused = limited.set_attribute_at(linux::AT_FDCWD, b"/file", name, &value, 0, 0).await;
+        assert_eq!(refused, Err(Errno::EPERM));
+        caller.set_attribute_at(linux::AT_FDCWD, b"/file", name, &value, 0, 0).await.unwrap();
+        let found = caller.attribute_at(linux::AT_FDCWD, b"/file", name, 0).await;
+        assert_eq!(found, Ok(value.to_vec()));
+        let owner = OwnerChange { user: Some(7), group: None };
+        caller.chown_at(linux::AT_FDCWD, b"/file", owner, 0).await.unwrap();
+        let found = caller.attribute_at(linux::AT_FDCWD, b"/file", name, 0).await;
+        assert_eq!(found, Err(Errno::ENODATA));
+    }));
 }

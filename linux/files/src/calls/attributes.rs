@@ -1,6 +1,6 @@
 //! Calls that read and change metadata, and the directories of a process.
 
-use super::Target;
+use super::{FILE_CAPABILITIES, Target};
 use crate::Errno;
 use crate::clock::Timestamp;
 use crate::credentials::Access;
@@ -201,6 +201,11 @@ impl Caller<'_> {
             let set_group = if owner.permissions & 0o010 != 0 { linux::S_ISGID } else { 0 };
             let cleared = owner.permissions & !(linux::S_ISUID | set_group);
             change.permissions = (cleared != owner.permissions).then_some(cleared);
+            // The capabilities were those of the former owner's program.
+            match location.inode().remove_attribute(FILE_CAPABILITIES).await {
+                Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => {}
+                Err(error) => return Err(error),
+            }
         }
         self.change_attributes(&location, &change).await
     }

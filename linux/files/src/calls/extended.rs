@@ -15,6 +15,9 @@ const MOST_NAME: usize = 255;
 /// The most bytes of a value (`XATTR_SIZE_MAX`).
 const MOST_VALUE: usize = 65536;
 
+/// The attribute with the capabilities that an executable file gives (capabilities(7)).
+pub const FILE_CAPABILITIES: &[u8] = b"security.capability";
+
 impl Caller<'_> {
     async fn attribute_target(&self, directory: i32, path: &[u8], at_flags: u32) -> Result<Location, Errno> {
         self.target(directory, path, at_flags).await?.location().map_err(|_| Errno::EOPNOTSUPP)
@@ -36,7 +39,8 @@ impl Caller<'_> {
             return self.check(location, access);
         }
         let changes_security = name.starts_with(b"security.") && access == Access::WRITE;
-        if changes_security && !self.credentials.has_capability(linux::CAP_SYS_ADMIN) {
+        let needed = if name == FILE_CAPABILITIES { linux::CAP_SETFCAP } else { linux::CAP_SYS_ADMIN };
+        if changes_security && !self.credentials.has_capability(needed) {
             return Err(Errno::EPERM);
         }
         if name.starts_with(b"trusted.") && !self.credentials.has_capability(linux::CAP_SYS_ADMIN) {

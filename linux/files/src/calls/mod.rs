@@ -15,6 +15,7 @@ use alloc::sync::Arc;
 use isola_linux_abi::numbers as linux;
 
 pub use attributes::{OwnerChange, TimeChange};
+pub use extended::FILE_CAPABILITIES;
 
 /// A file that a call refers to by a path or a descriptor.
 pub(crate) enum Target {
