@@ -76,6 +76,8 @@ pub struct MapObject {
     pub source: Arc<dyn PageSource>,
     /// The accesses that the descriptor permits; `executable` unless the file system is mounted with `noexec`.
     pub permitted: Protection,
+    /// The name of the file, for `/proc/PID/maps`; that of the contents without one.
+    pub path: Option<Arc<[u8]>>,
 }
 
 /// A new mapping.
@@ -120,7 +122,7 @@ impl ProcessMemory {
             let charge = Arc::clone(&self.state.lock().pages.charge);
             let len = request.len.next_multiple_of(PAGE_SIZE);
             let source = SharedMemory::new(b"/dev/zero (deleted)", len, charge);
-            request.object = Some(MapObject { source, permitted: Protection::ALL });
+            request.object = Some(MapObject { source, permitted: Protection::ALL, path: None });
             request.offset %= PAGE_SIZE;
         }
         // Before a page of the object can be mapped.
@@ -286,10 +288,11 @@ impl State {
             was_writable: protection.writable,
             maximum,
             is_shared,
-            object: request
-                .object
-                .as_ref()
-                .map(|object| MappingObject { source: Arc::clone(&object.source), first }),
+            object: request.object.as_ref().map(|object| MappingObject {
+                source: Arc::clone(&object.source),
+                first,
+                path: object.path.clone(),
+            }),
             attributes: Attributes {
                 grows_down: has(MAP_GROWSDOWN),
                 no_reserve: has(MAP_NORESERVE),

@@ -3,6 +3,7 @@
 use crate::{PageSource, Protection};
 use alloc::borrow::Cow;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 use isola_user_mode::PAGE_SIZE;
 
@@ -36,6 +37,15 @@ pub struct MappingObject {
     pub source: Arc<dyn PageSource>,
     /// The index of the first page.
     pub first: u64,
+    /// The name of the file when it was mapped.
+    pub path: Option<Arc<[u8]>>,
+}
+
+impl MappingObject {
+    /// Returns the name of the object, as it was when it was mapped.
+    pub fn path(&self) -> Vec<u8> {
+        self.path.as_ref().map_or_else(|| self.source.path(), |path| path.to_vec())
+    }
 }
 
 /// The attributes of a mapping that `mmap` and `madvise` set.

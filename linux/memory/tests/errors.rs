@@ -23,8 +23,11 @@ fn map_error(process: &Process, change: impl FnOnce(&mut MapRequest)) -> Option<
 fn mmap_refuses_bad_arguments() {
     let process = Process::new();
     let used = process.map_anonymous(1);
-    let object =
-        |permitted| MapObject { source: SharedMemory::new(b"", 100, process.budget.clone()), permitted };
+    let object = |permitted| MapObject {
+        source: SharedMemory::new(b"", 100, process.budget.clone()),
+        permitted,
+        path: None,
+    };
     type Change<'a> = &'a dyn Fn(&mut MapRequest);
     let cases: &[(Option<Errno>, Change<'_>)] = &[
         (None, &|_| ()),
@@ -119,7 +122,7 @@ fn munmap_and_mprotect_refuse_bad_arguments() {
     assert_eq!(protect(address, 5 * PAGE_SIZE, PROT_READ), Err(Errno::ENOMEM));
     assert_eq!(process.maps(), [format!("{address:x}-{:x} r--p", address + 4 * PAGE_SIZE)]);
     let source = SharedMemory::new(b"", PAGE_SIZE, process.budget.clone());
-    let object = Some(MapObject { source, permitted: READ_ONLY });
+    let object = Some(MapObject { source, permitted: READ_ONLY, path: None });
     let request =
         MapRequest { len: 1, protection: PROT_READ, flags: MAP_SHARED, object, ..MapRequest::default() };
     let shared = process.map_with(request).expect("there is room");

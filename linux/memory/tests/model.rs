@@ -235,7 +235,7 @@ impl World {
 
     fn map(&mut self, who: usize, page: u64, count: u64, protection: u32, backing: Backing) {
         let permitted = Protection::ALL;
-        let object = MapObject { source: self.object.clone(), permitted };
+        let object = MapObject { source: self.object.clone(), permitted, path: None };
         let (flags, offset, object, modelled) = match backing {
             Backing::Private => (PRIVATE, 0, None, None),
             Backing::Shared => {

@@ -91,7 +91,7 @@ impl PageSource for TestFile {
 }
 
 fn map_file(process: &Process, source: Arc<dyn PageSource>, first: u64, pages: u64, flags: u32) -> u64 {
-    let object = Some(MapObject { source, permitted: Protection::ALL });
+    let object = Some(MapObject { source, permitted: Protection::ALL, path: None });
     let request = MapRequest {
         address: 0x1_0000_0000,
         len: pages * PAGE_SIZE,
@@ -337,7 +337,7 @@ fn a_debugger_writes_to_a_copy_of_a_page_that_the_program_may_not_write() {
         len: 2 * PAGE_SIZE,
         protection: PROT_READ,
         flags,
-        object: Some(MapObject { source: file.clone(), permitted: Protection::ALL }),
+        object: Some(MapObject { source: file.clone(), permitted: Protection::ALL, path: None }),
         ..MapRequest::default()
     };
     let address = process.map_with(request(MAP_PRIVATE)).expect("there is room");

@@ -1,5 +1,6 @@
 //! `execve`: a process executes another program.
 
+use crate::calls::path_of;
 use crate::credentials::{Credentials, FileCapabilities, Ids};
 use crate::loader::{
     FILE_HEADER_LEN, HEAD_LEN, HeaderTable, InitialStack, Loaded, Placement, Program, ProgramInput,
@@ -21,7 +22,9 @@ use isola_linux_abi::numbers::{
     RLIMIT_STACK, S_ISGID, S_ISUID, S_IXGRP, X_OK,
 };
 use isola_linux_files::{Caller, FILE_CAPABILITIES, InodeKind, LinkTarget, OpenFile};
-use isola_linux_memory::{MapRequest, MemoryCharge, MemoryLayout, MemoryLimits, PageSource, ProcessMemory};
+use isola_linux_memory::{
+    MapObject, MapRequest, MemoryCharge, MemoryLayout, MemoryLimits, ProcessMemory, Protection,
+};
 use isola_user_mode::PAGE_SIZE;
 
 /// The most interpreters in a row, as in Linux.
@@ -238,12 +241,12 @@ async fn load_program(
 }
 
 /// Parses the headers of an ELF file, of which `head` are the first bytes. Also returns its pages.
-async fn parse(file: &OpenFile, head: &[u8]) -> Result<(Program, Arc<dyn PageSource>), Errno> {
+async fn parse(file: &OpenFile, head: &[u8]) -> Result<(Program, MapObject), Errno> {
     let table = HeaderTable::parse(head)?;
     let headers = file.read_bytes(table.offset, table.bytes_len()).await?;
     let program = table.program(&headers)?;
     let source = file.pages().map_err(|_| Errno::EACCES)?;
-    Ok((program, source))
+    Ok((program, MapObject { source, permitted: Protection::ALL, path: path_of(file) }))
 }
 
 /// Creates memory for a program, at addresses chosen by a random number, or the same as ever without one. Its frames are charged to this account.

@@ -59,7 +59,7 @@ impl Vdso {
             len: pages.len(),
             protection,
             flags: MAP_PRIVATE | MAP_FIXED,
-            object: Some(MapObject { source: pages.clone(), permitted: Protection::ALL }),
+            object: Some(MapObject { source: pages.clone(), permitted: Protection::ALL, path: None }),
             ..MapRequest::default()
         };
         memory.map(request(start, &self.clock, PROT_READ)).await?;

@@ -153,6 +153,7 @@ fn a_core_file_has_the_memory_and_the_registers_of_each_thread() {
     assert_eq!(word(entry, 8), CODE);
     let files = core.note(NT_FILE);
     assert_eq!((word(&files, 8), word(&files, 16)), (4096, CODE));
+    assert!(files.ends_with(b"/program\0"), "{files:?}");
 
     assert_eq!(core.memory(DATA + 0x1234, 21).unwrap(), b"seen in the core file");
     assert_eq!(core.memory(DATA + 0x8000, 4).unwrap(), [0; 4], "a page that was never written");

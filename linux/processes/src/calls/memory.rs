@@ -3,9 +3,11 @@
 use super::CallResult;
 use crate::Errno;
 use crate::thread::Thread;
+use alloc::sync::Arc;
 use isola_linux_abi::numbers::{
     MAP_ANONYMOUS, MAP_FIXED, MFD_CLOEXEC, O_CLOEXEC, PROT_EXEC, PROT_READ, PROT_WRITE,
 };
+use isola_linux_files::OpenFile;
 use isola_linux_memory::{MapObject, MapRequest, Protection, RemapRequest};
 use isola_user_mode::{FlushGeneration, TrapAnswer};
 
@@ -98,10 +100,16 @@ pub async fn mmap(
             return Err(Errno::EACCES);
         }
         let source = file.pages()?;
-        Some(MapObject { source, permitted: Protection::from_bits(permitted) })
+        let permitted = Protection::from_bits(permitted);
+        Some(MapObject { source, permitted, path: path_of(&file) })
     };
     let request = MapRequest { address, len, protection, flags, offset, object, name: "" };
     thread.memory.map(request).await
+}
+
+/// Returns the name of a file for its mappings.
+pub(crate) fn path_of(file: &OpenFile) -> Option<Arc<[u8]>> {
+    file.location().map(|location| location.path(None).into())
 }
 
 pub async fn munmap(thread: &mut Thread, address: u64, len: u64) -> CallResult {

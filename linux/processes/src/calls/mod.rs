@@ -28,6 +28,7 @@ mod words;
 pub(crate) use files::install;
 pub(crate) use files::pipe_wait as splice_wait;
 pub use information::{RELEASE, VERSION};
+pub(crate) use memory::path_of;
 pub(crate) use time::SECOND;
 pub use time::process_time;
 pub(crate) use words::{half_at, word_at};

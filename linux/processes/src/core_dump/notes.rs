@@ -143,7 +143,7 @@ fn files(mappings: &[Mapping]) -> Vec<u8> {
     let mut count = 0_u64;
     for mapping in mappings {
         let Some(object) = &mapping.object else { continue };
-        let path = object.source.path();
+        let path = object.path();
         if !path.starts_with(b"/") {
             continue;
         }

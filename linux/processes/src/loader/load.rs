@@ -2,12 +2,11 @@
 
 use super::elf::{Program, ProgramKind, Segment};
 use crate::Errno;
-use alloc::sync::Arc;
 use alloc::vec;
 use isola_linux_abi::numbers::{
     MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE,
 };
-use isola_linux_memory::{MapObject, MapRequest, PageSource, ProcessMemory, Protection};
+use isola_linux_memory::{MapObject, MapRequest, ProcessMemory};
 use isola_user_mode::PAGE_SIZE;
 
 /// The lowest address of a position-independent program with an interpreter, as in Linux: two thirds of all addresses.
@@ -42,7 +41,7 @@ pub struct Loaded {
 pub async fn load(
     memory: &ProcessMemory,
     program: &Program,
-    file: &Arc<dyn PageSource>,
+    file: &MapObject,
     placement: Placement,
 ) -> Result<Loaded, Errno> {
     let len = program.end() - program.start();
@@ -81,7 +80,7 @@ pub async fn load(
 async fn map_segment(
     memory: &ProcessMemory,
     segment: &Segment,
-    file: &Arc<dyn PageSource>,
+    file: &MapObject,
     base: u64,
 ) -> Result<(), Errno> {
     let address = base.wrapping_add(segment.address);
@@ -95,14 +94,13 @@ async fn map_segment(
     let mut next = first_page;
     if segment.file_len > 0 {
         next = file_end.next_multiple_of(PAGE_SIZE);
-        let object = MapObject { source: file.clone(), permitted: Protection::ALL };
         let request = MapRequest {
             address: first_page,
             len: next - first_page,
             protection,
             flags: MAP_PRIVATE | MAP_FIXED,
             offset: segment.file_offset - offset_in_page,
-            object: Some(object),
+            object: Some(file.clone()),
             name: "",
         };
         memory.map(request).await?;

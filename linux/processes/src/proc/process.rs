@@ -312,7 +312,7 @@ pub(super) fn map_line(mapping: &Mapping) -> String {
     let (offset, device, inode, path) = match &mapping.object {
         Some(object) => {
             let (device, inode) = object.source.identity();
-            let path = String::from_utf8_lossy(&object.source.path()).into_owned();
+            let path = String::from_utf8_lossy(&object.path()).into_owned();
             (object.first * 4096, device, inode, path)
         }
         None => (0, 0, 0, mapping.name.clone().into_owned()),

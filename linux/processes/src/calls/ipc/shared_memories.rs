@@ -69,7 +69,7 @@ pub async fn shmat(thread: &mut Thread, id: i32, address: u64, flags: u32) -> Ca
         len,
         protection,
         flags: MAP_SHARED | placement,
-        object: Some(MapObject { source: pages, permitted: Protection::from_bits(permitted) }),
+        object: Some(MapObject { source: pages, permitted: Protection::from_bits(permitted), path: None }),
         ..MapRequest::default()
     };
     debug_assert!(request.flags & MAP_ANONYMOUS == 0);
