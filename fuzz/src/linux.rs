@@ -62,10 +62,11 @@ fn call(
     let (address, len) = (number(input), number(input));
     match input.byte() % 12 {
         0..=3 => {
-            let object = input
-                .byte()
-                .is_multiple_of(2)
-                .then(|| MapObject { source: object.clone(), permitted: Protection::ALL });
+            let object = input.byte().is_multiple_of(2).then(|| MapObject {
+                source: object.clone(),
+                permitted: Protection::ALL,
+                path: None,
+            });
             let request = MapRequest {
                 address,
                 len,
