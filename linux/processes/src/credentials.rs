@@ -280,7 +280,7 @@ impl Credentials {
         }
         let is_root = self.user.effective == 0;
         // A set-user-id program of root with capabilities of its own has these only.
-        if (is_root || self.user.real == 0) && (file.is_none() || self.user.real == 0) {
+        if self.user.real == 0 || is_root && file.is_none() {
             permitted = now.bounding | now.inheritable;
             is_effective |= is_root;
         }
