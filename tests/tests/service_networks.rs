@@ -1,7 +1,9 @@
 //! Service cells of a network: many cells share the network device of one.
 
+use isola_need::LONG;
 use isola_tests::isola::Isola;
 use isola_tests::wait;
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -124,4 +126,43 @@ fn a_client_that_is_not_accepted_has_no_network() {
     let long = "a-cell-with-a-name-that-is-too-long";
     let refused = isola.run(&["run", "--name", long, "--network", "dhcp@net", "echo"]);
     refused.failed(125, "a name of at most 24 bytes");
+}
+
+/// The number of clients; the second with `cargo xtask test machine --long`.
+const MANY: usize = 24;
+const VERY_MANY: usize = 200;
+
+/// The machine has more cores than a cell can have: the last clients have some with ids above 64.
+#[test]
+fn many_cells_on_a_machine_of_more_than_64_cores_share_one_device() {
+    let count = if std::env::var_os(LONG).is_some() { VERY_MANY } else { MANY };
+    let cores = (count + 3).max(70).to_string();
+    let isola = Isola::up(&["--cores", &cores, "--memory", "2G", "--nics", "1"]);
+    let name = |client: usize| format!("cell-{client}");
+    let port = |client: usize| (8000 + client).to_string();
+    let published: Vec<_> = (0..count).flat_map(|client| ["-p".to_owned(), port(client)]).collect();
+    let forwards: Vec<_> = (0..count).map(|client| format!("{}:{}:7", port(client), name(client))).collect();
+    let network = ["run", "-d", "--name", "net", "--memory", "64M", "--service", "net", "--accept", "*"];
+    let published: Vec<_> = published.iter().map(String::as_str).collect();
+    let nat = ["nat", "10.77.0.0/16", &forwards.join(",")];
+    isola.run(&[&network[..], &published, &nat].concat()).ok();
+    for client in 0..count {
+        // From the highest on, as those of the lowest ids are assigned first.
+        let id = (69 - client.min(1)).to_string();
+        let core = if client < 2 { ["--core-ids", &id] } else { ["--cores", "1"] };
+        let cell = ["run", "-d", "--name", &name(client), "--network", "auto@net", "--memory", "4M"];
+        isola.run(&[&cell[..], &core, &["echo"]].concat()).ok();
+    }
+    let cell = isola.cell("net");
+    let ports = cell["ports"].as_array().unwrap();
+    assert_eq!(ports.len(), count);
+    for (client, port) in ports.iter().enumerate() {
+        let host = port["host"].as_str().unwrap();
+        wait::until_true(&format!("{} answers at {port}", name(client)), || echoes(host, &name(client)));
+    }
+    let addresses = (0..count).map(|client| isola.cell(&name(client))["address"].to_string());
+    assert_eq!(addresses.collect::<BTreeSet<_>>().len(), count, "each has an address of its own");
+    for (client, id) in [(0, 69), (1, 68)] {
+        assert_eq!(isola.cell(&name(client))["cores"][0]["id"], id);
+    }
 }
