@@ -86,9 +86,14 @@ impl Link {
         self.peer_mac.store(mac_word(mac), Ordering::Relaxed);
     }
 
+    /// Returns the number of times that the peer has shared or revoked its [`LinkPart::Shared`], modulo 2^32.
+    pub fn shares(&self) -> u32 {
+        self.shares.load(Ordering::Acquire)
+    }
+
     /// Returns whether the peer shares its [`LinkPart::Shared`] now.
     pub fn is_shared(&self) -> bool {
-        !self.shares.load(Ordering::Acquire).is_multiple_of(2)
+        !self.shares().is_multiple_of(2)
     }
 
     /// Returns whether the memory that the peer shares now may survive the peer.

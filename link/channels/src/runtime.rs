@@ -126,7 +126,7 @@ pub(crate) struct OpenLink {
     writer: Cell<Option<Waker>>,
     watcher: Cell<Option<Waker>>,
     /// The link's entry when its watcher and its reader were last woken for a change of the table.
-    seen: Cell<(LinkState, bool)>,
+    seen: Cell<(LinkState, u32)>,
     bell: RefCell<Option<BellHandler>>,
 }
 
@@ -155,8 +155,8 @@ impl OpenLink {
     }
 
     /// Returns the parts of the entry that tasks wait for.
-    fn entry(&self) -> (LinkState, bool) {
-        (self.link.state(), self.link.is_shared())
+    fn entry(&self) -> (LinkState, u32) {
+        (self.link.state(), self.link.shares())
     }
 
     /// Returns the name of the service.
@@ -552,7 +552,7 @@ impl Runtime {
             brief_polling: BriefPolling::default(),
             writer: Cell::default(),
             watcher: Cell::default(),
-            seen: Cell::new((link.state(), link.is_shared())),
+            seen: Cell::new((link.state(), link.shares())),
             bell: RefCell::default(),
         });
         self.open.borrow_mut().push((attention, Rc::downgrade(&open)));
