@@ -161,7 +161,6 @@ pub(super) fn send_later(frames: Vec<IoBufMut>) {
 #[cfg(test)]
 mod tests {
     use super::{NatOptions, NatOptionsError};
-    use alloc::string::ToString;
 
     fn parse(arguments: &[&str]) -> Result<NatOptions, NatOptionsError> {
         NatOptions::parse(arguments.iter().copied())
@@ -176,7 +175,7 @@ mod tests {
         assert_eq!(parse(&["10.77.0.0/16", "80:a:80,80:b:80"]), Err(NatOptionsError::Twice(80)));
         for list in ["80:a:80,", ",80:a:80", "80:a:80,,81:b:80", "80:a:80 81:b:80"] {
             let error = parse(&["10.77.0.0/16", list]).unwrap_err();
-            assert!(matches!(error, NatOptionsError::Forward(_)), "{list}: {}", error.to_string());
+            assert!(matches!(error, NatOptionsError::Forward(_)), "{list}: {error}");
         }
     }
 }
