@@ -59,10 +59,11 @@ static void *churn(void *unused) {
 }
 
 static void change(long round) {
-    // Alone in its table, so that the table goes with it.
+    // Alone in its table, so that the table goes with it. The area begins below it: another thread's area must not get the
+    // place of what is unmapped in between.
     char *area = mmap(NULL, 3 * TABLE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (area == MAP_FAILED) fail("mmap", round);
-    long *memory = (long *)(((long)area + TABLE - 1) / TABLE * TABLE);
+    long *memory = (long *)(((long)area + TABLE) / TABLE * TABLE);
     if (mprotect(memory, PAGES * PAGE, PROT_READ | PROT_WRITE) != 0) fail("mprotect", round);
     check(memory, 0, "new memory", round);
     fill(memory, round + 1);
