@@ -5,6 +5,7 @@ use crate::kv::Connection;
 use crate::namespace::{self, Tap};
 use serde_json::Value;
 use std::net::SocketAddr;
+use std::process::Command;
 
 /// The cell's name.
 pub const CELL: &str = "cache";
@@ -63,6 +64,19 @@ impl Service {
     /// Opens a connection, and waits until the server has answered on it.
     pub fn connect(&self) -> Connection {
         Connection::establish(self.address)
+    }
+
+    /// Opens a connection, on which nothing is sent yet.
+    ///
+    /// # Panics
+    /// If the host cannot connect. The message has the counters of the cell and the neighbours of the host.
+    #[track_caller]
+    pub fn open(&self) -> Connection {
+        Connection::open(self.address).unwrap_or_else(|error| {
+            let neighbours = Command::new("ip").args(["-s", "neighbour"]).output();
+            let cell = self.isola.run(&["inspect", CELL]);
+            panic!("{error}\n{}\n{neighbours:?}", cell.out);
+        })
     }
 
     /// Returns the state of the cell.

@@ -10,13 +10,27 @@ pub const TIMEOUT: Duration = Duration::from_secs(120);
 ///
 /// # Panics
 /// If it returns none within [`TIMEOUT`].
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    until_or_report(what, look, String::new)
+}
+
+/// Does the same; the panic's message ends with `report`.
+///
+/// # Panics
+/// As [`until`].
+pub fn until_or_report<T>(
+    what: &str,
+    mut look: impl FnMut() -> Option<T>,
+    report: impl FnOnce() -> String,
+) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < deadline, "timeout: {what}");
+        if Instant::now() >= deadline {
+            panic!("timeout: {what}\n{}", report());
+        }
         sleep(Duration::from_millis(10));
     }
 }

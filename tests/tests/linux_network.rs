@@ -282,7 +282,12 @@ fn nginx_serves_files_and_obeys_signals() {
     });
     // A quiet end of the master, and so of the cell.
     exec("kill -QUIT 1");
-    wait::until("the cell's end", || (isola.cell("server")["state"] != "running").then_some(()));
+    let has_ended = || (isola.cell("server")["state"] != "running").then_some(());
+    wait::until_or_report("the cell's end", has_ended, || {
+        let connections = isola.run(&["inspect", "server", "--connections"]);
+        let processes = "for pid in /proc/[0-9]*; do cat $pid/stat $pid/status; ls -l $pid/fd; done";
+        format!("{connections:?}\n{:?}", isola.run(&["exec", "server", "sh", "-c", processes]))
+    });
     let cell = isola.cell("server");
     assert_eq!(cell["exit_code"], 0, "{cell}");
 }

@@ -37,9 +37,7 @@ fn wait_for_connections(connection: &mut Connection, count: u64) {
 
 /// Opens thousands of connections at once, and uses them.
 fn open_thousands(service: &Service, observer: &mut Connection) {
-    let open = || -> Vec<Connection> {
-        (0..CONNECTIONS_EACH).map(|_| Connection::open(service.address).unwrap()).collect()
-    };
+    let open = || -> Vec<Connection> { (0..CONNECTIONS_EACH).map(|_| service.open()).collect() };
     let mut connections: Vec<Connection> = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(open)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
@@ -94,8 +92,7 @@ enum ClosingSide {
 /// Opens and closes [`CHURNED`] connections in batches.
 fn churn(service: &Service, first: ClosingSide) {
     for batch in 0..CHURNED / BATCH {
-        let mut connections: Vec<Connection> =
-            (0..BATCH).map(|_| Connection::open(service.address).unwrap()).collect();
+        let mut connections: Vec<Connection> = (0..BATCH).map(|_| service.open()).collect();
         for connection in &mut connections {
             let question = if first == ClosingSide::Server { "version\r\nquit\r\n" } else { "version\r\n" };
             connection.send(question.as_bytes()).unwrap();
