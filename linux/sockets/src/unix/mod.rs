@@ -7,6 +7,8 @@
 //! **Locks.** A call holds the state of one socket at a time. Calls that pass open files hold [`Flight`](flight::Flight)
 //! before it. Observers are notified without locks.
 
+mod calls;
+mod connections;
 mod family;
 mod flight;
 mod names;
