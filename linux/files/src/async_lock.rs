@@ -19,7 +19,7 @@ struct State {
 }
 
 /// The right to access the value of an [`AsyncLock`].
-pub(crate) struct Held<'a, T>(&'a AsyncLock<T>);
+pub(crate) struct AsyncLockGuard<'a, T>(&'a AsyncLock<T>);
 
 impl<T> AsyncLock<T> {
     pub fn new(value: T) -> Self {
@@ -27,12 +27,12 @@ impl<T> AsyncLock<T> {
     }
 
     /// Waits for the lock and takes it.
-    pub async fn hold(&self) -> Held<'_, T> {
+    pub async fn hold(&self) -> AsyncLockGuard<'_, T> {
         poll_fn(|context| {
             let mut state = self.state.lock();
             if !state.is_held {
                 state.is_held = true;
-                return Poll::Ready(Held(self));
+                return Poll::Ready(AsyncLockGuard(self));
             }
             if !state.waiters.iter().any(|waiter| waiter.will_wake(context.waker())) {
                 state.waiters.push(context.waker().clone());
@@ -43,14 +43,14 @@ impl<T> AsyncLock<T> {
     }
 }
 
-impl<T> Held<'_, T> {
+impl<T> AsyncLockGuard<'_, T> {
     /// Returns the value, for a moment.
     pub fn get(&self) -> MutexGuard<'_, T> {
         self.0.value.lock()
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for AsyncLockGuard<'_, T> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.is_held = false;

@@ -12,7 +12,7 @@ use spin::Mutex;
 /// The shares of a process.
 pub struct Control {
     environment: Arc<dyn Environment>,
-    place: Mutex<Place>,
+    membership: Mutex<GroupMembership>,
     nice: AtomicI32,
     policy: AtomicU32,
     /// The priority of the policies `SCHED_FIFO` and `SCHED_RR`.
@@ -32,7 +32,7 @@ pub struct Control {
 }
 
 /// The group of a process, and its account there.
-struct Place {
+struct GroupMembership {
     group: Arc<Group>,
     /// `None` once the process has ended.
     account: Option<Arc<Account>>,
@@ -118,7 +118,7 @@ impl Control {
         Self {
             environment: environment.clone(),
             is_limited: AtomicBool::new(group.limits_processor()),
-            place: Mutex::new(Place { group, account: Some(account) }),
+            membership: Mutex::new(GroupMembership { group, account: Some(account) }),
             nice: AtomicI32::new(0),
             policy: AtomicU32::new(SCHED_NORMAL),
             real_time_priority: AtomicU32::new(0),
@@ -157,22 +157,22 @@ impl Control {
 
     /// Returns the group.
     pub fn group(&self) -> Arc<Group> {
-        self.place.lock().group.clone()
+        self.membership.lock().group.clone()
     }
 
     /// Returns the account; `None` once the process has ended.
     pub fn account(&self) -> Option<Arc<Account>> {
-        self.place.lock().account.clone()
+        self.membership.lock().account.clone()
     }
 
     /// Returns whether this is the account, without a new owner of it.
     pub fn has_account(&self, account: &Arc<Account>) -> bool {
-        self.place.lock().account.as_ref().is_none_or(|now| Arc::ptr_eq(now, account))
+        self.membership.lock().account.as_ref().is_none_or(|now| Arc::ptr_eq(now, account))
     }
 
     /// Gives the account up, as the process has ended.
     pub fn close(&self) {
-        let account = self.place.lock().account.take();
+        let account = self.membership.lock().account.take();
         drop(account);
     }
 
@@ -181,12 +181,12 @@ impl Control {
     pub fn move_to(&self, group: Arc<Group>, pid: u32, name: &[u8]) {
         let account = Account::new(self.environment.clone(), group.activity(), pid, name);
         let former = {
-            let mut place = self.place.lock();
-            if place.account.is_none() {
+            let mut membership = self.membership.lock();
+            if membership.account.is_none() {
                 return;
             }
             self.is_limited.store(group.limits_processor(), Ordering::Relaxed);
-            core::mem::replace(&mut *place, Place { group, account: Some(account) })
+            core::mem::replace(&mut *membership, GroupMembership { group, account: Some(account) })
         };
         drop(former);
         if self.weight() != Share::DEFAULT_WEIGHT {
@@ -205,8 +205,8 @@ impl Control {
 
     /// Follows a change of the group's limits.
     pub fn follow_limits(&self) {
-        let place = self.place.lock();
-        self.is_limited.store(place.group.limits_processor(), Ordering::Relaxed);
+        let membership = self.membership.lock();
+        self.is_limited.store(membership.group.limits_processor(), Ordering::Relaxed);
     }
 
     /// Returns whether the size of files is limited.
