@@ -1,8 +1,7 @@
 //! A service cell of volumes: other cells of the machine mount its volumes (`isola run --service block`).
 //!
-//! `block` takes no arguments. A volume at `/data` has the name `data`; a volume with partitions (`isola volume create
-//! --part`) stands for these, by their names. Cells that this one accepts mount it with
-//! `-v data@CELL:PATH`.
+//! `block` takes no arguments. A volume at `/data` has the name `data`; of a volume with partitions (`isola volume create
+//! --part`), each partition has its own name. Cells that this one accepts mount it with `-v data@CELL:PATH`.
 #![no_std]
 #![no_main]
 

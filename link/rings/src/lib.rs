@@ -23,12 +23,12 @@
 //! one of the two sees the other's store (Dekker). A producer notifies only when it writes the very line for which the
 //! consumer is armed: any number of packets to a consumer that has not woken yet cause one interrupt.
 //!
-//! **What a hostile peer can do.** It can stop, send any bytes as packets, and notify for no reason. It cannot make this
+//! **A hostile peer.** It can stop, send any bytes as packets, and notify for no reason. It cannot make this
 //! side read outside of the half, wait, allocate more than one packet, or take an index that contradicts an earlier one:
 //! that is [`Broken`], and stays so. If the peer's half is unmapped after its death, any other readable memory may take
 //! its place.
 //!
-//! Not here: who maps which memory (the supervisor), and the futures over a ring (`isola-channels`).
+//! Not here: the mapping of memory (the supervisor), and the futures over a ring (`isola-channels`).
 #![no_std]
 #![deny(unsafe_code)]
 

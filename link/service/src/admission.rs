@@ -1,4 +1,4 @@
-//! Admission of clients to a device that this cell serves: the first messages, and the rule who uses it at the same time.
+//! Admission of clients to a device that this cell serves: the first messages, and the rule for concurrent clients.
 //!
 //! Each device has a listener, and an activity by its name, to which its clients' work is charged.
 

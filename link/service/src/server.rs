@@ -56,7 +56,7 @@ pub struct ServedDevice {
     pub first: u64,
     /// The number of sectors.
     pub sectors: u64,
-    /// What clients may do with it.
+    /// Whether clients may write to it.
     pub access: VolumeAccess,
 }
 

@@ -23,7 +23,7 @@ const TOPOLOGY: u64 = 1 << 10;
 /// The length of a request's header in bytes.
 const HEADER_LEN: usize = 16;
 
-/// What a served device offers.
+/// The size, limits and features of a served device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSettings {
     /// The number of sectors.
@@ -73,7 +73,7 @@ impl BlockSettings {
     }
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockOperation {
     /// Reads from this sector on.
@@ -101,7 +101,7 @@ pub enum BlockStatus {
 /// A request of the driver, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockRequest {
-    /// What it asks for.
+    /// The operation.
     pub operation: BlockOperation,
     /// The length of its data in bytes: whole blocks, at most [`BlockSettings::most_bytes`].
     pub data_len: usize,

@@ -292,7 +292,7 @@ fn a_volume_with_open_files_is_unmounted_cleanly() {
         assert_eq!(volume.unmount().await, Err(FileError::InUse));
         files.close().await.unwrap();
         volume.unmount().await.unwrap();
-        // Whoever has files still gets errors.
+        // A process with open files gets errors.
         assert_eq!(file.write(&mut UserBuffer::of_bytes(b"x")).await, Err(Errno::EIO));
         assert_eq!(caller.open_at(CWD, b"/etc/file-1", 0, 0).await.unwrap_err(), Errno::EIO);
         assert_eq!(files.sync().await, Err(Errno::EIO));

@@ -86,7 +86,7 @@ pub enum Resumption {
 enum AfterWait {
     /// The call has its result.
     Over,
-    /// It goes on.
+    /// It continues.
     Waits,
     /// The call has to be served by the thread's task.
     Unserved,

@@ -95,7 +95,7 @@ pub(crate) fn check_write(thread: &Thread, terminal: &TerminalFile) -> Result<()
 /// Checks that a thread may change a terminal: not in the background, unless it ignores or blocks SIGTTOU.
 ///
 /// # Errors
-/// [`Errno::ERESTARTSYS`] after SIGTTOU was sent; [`Errno::EIO`] if nobody could continue the process after a stop.
+/// [`Errno::ERESTARTSYS`] after SIGTTOU was sent; [`Errno::EIO`] if no other process could continue the process after a stop.
 pub(crate) fn check_change(thread: &Thread, terminal: &TerminalFile) -> Result<(), Errno> {
     check(thread, terminal, Signal::SIGTTOU, Ok(()))
 }

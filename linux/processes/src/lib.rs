@@ -4,7 +4,7 @@
 //! - [`Process`](process::Process), [`Thread`](thread::Thread): a thread is a task that runs its program in user mode, and
 //!   serves its traps.
 //! - [`calls`]: the table of system calls.
-//! - [`asynchronous`]: operations that go on after their call, of `io_uring` and Linux AIO.
+//! - [`asynchronous`]: operations that continue after their call, of `io_uring` and Linux AIO.
 //! - [`signals`], [`delivery`]: signals are delivered before the program continues, and at no other point.
 //! - [`ipc`]: System V shared memory, semaphores and message queues.
 //! - [`timers`]: POSIX timers, interval timers, limits of processor time.

@@ -241,7 +241,7 @@ impl System {
         notice.into_iter().for_each(|notice| self.notify(notice, ProcessorTime::default()));
     }
 
-    /// Returns whether a stop by this signal is void: of a terminal, for a group that nobody could continue.
+    /// Returns whether a stop by this signal is void: of a terminal, for a group that no process could continue.
     pub fn ignores_stop(&self, process: &Process, signal: Signal) -> bool {
         let family = self.family.lock();
         signal != Signal::SIGSTOP && family.group(process.pid).is_ok_and(|group| family.is_orphaned(group))

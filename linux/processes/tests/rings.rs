@@ -435,7 +435,7 @@ fn completions_that_do_not_fit_are_kept() {
         .puts(&nops[..1])
         .enters(1, 0, EBUSY.into())
         .completes(&results(0..16))
-        // The entry goes on once there is room.
+        // The entry continues once there is room.
         .enters(1, 9, 1)
         .then(|program| program.expect(FLAGS, &[0; 4]))
         .completes(&[results(16..24), vec![(0, 0)]].concat())

@@ -185,7 +185,7 @@ fn ports_are_unique_and_answers_are_limited() {
     assert_ne!(of(&other).local_address(), Ok(address(7)));
     assert_eq!(system.bind(&one, &address(8)), Err(Errno::EINVAL));
     drop(other);
-    // Answers that nobody receives end at the length of the buffer, with an error.
+    // Answers that no call receives end at the length of the buffer, with an error.
     let many = request(RTM_GETLINK, DUMP, &[0; 16]).repeat(100);
     let mut sent = 0;
     while !one.ready().intersects(isola_linux_files::Events::ERR) {

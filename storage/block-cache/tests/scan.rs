@@ -65,7 +65,7 @@ impl MemoryHolder for Cached {
     }
 }
 
-/// What is left of a run: the use by the reader, and by the scan.
+/// The use of the cache after a run, by the reader and by the scan.
 struct Outcome {
     reader: CacheUse,
     scan: CacheUse,

@@ -47,7 +47,7 @@ pub(crate) struct KnownFile {
     pub map: ExtentMap,
 }
 
-/// What becomes of cached blocks after a read.
+/// The treatment of cached blocks after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retention {
     /// They stay in the cache for later reads.
@@ -207,7 +207,7 @@ pub(crate) async fn read_pieces(
 }
 
 impl KnownFile {
-    /// Returns what direct reads have to know of a file.
+    /// Returns the facts about a file that direct reads need.
     pub fn new(metadata: &Metadata, map: ExtentMap) -> Self {
         Self { len: metadata.len, map }
     }

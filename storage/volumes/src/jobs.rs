@@ -377,7 +377,7 @@ impl<M: 'static> Jobs<M> {
         .await
     }
 
-    /// Returns what an activity has received; the default without a policy.
+    /// Returns the service that an activity has received; the default without a policy.
     pub fn statistics(&self, activity: ActivityId) -> ClientStatistics {
         self.0.borrow().requests.statistics(activity)
     }

@@ -44,7 +44,7 @@ pub(crate) fn add(jobs: &Jobs<Mounted>) {
     volumes.push(jobs.downgrade());
 }
 
-/// Returns what each activity has received at the calling core's volumes since `files` has a policy.
+/// Returns the service that each activity has received at the calling core's volumes since `files` has a policy.
 pub fn files_report() -> Vec<GridClient> {
     let volumes = VOLUMES.0.borrow();
     merged(volumes.iter().flat_map(|volume| volume.report(current_core().0)))

@@ -266,7 +266,7 @@ impl Volume {
         self.run(|mounted| Ok(mounted.file_system()?.space())).await
     }
 
-    /// Returns what an activity has received of the volume since `files` has a policy; the default without one.
+    /// Returns the service that an activity has received of the volume since `files` has a policy; the default without one.
     pub fn scheduled(&self, activity: ActivityId) -> ClientStatistics {
         self.shared.jobs.statistics(activity)
     }

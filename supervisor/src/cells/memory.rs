@@ -103,7 +103,7 @@ impl Shrink {
 /// The result of a step of an unplug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShrinkStep {
-    /// The cell goes on.
+    /// The cell runs on.
     Done,
     /// An unplug for a loan has ended.
     Reclaimed {

@@ -39,7 +39,7 @@ pub struct SupervisorState<H: Hardware> {
 /// The result of [`adopt_all`].
 #[derive(Default)]
 pub(super) struct Adopted {
-    /// The number of cells that go on.
+    /// The number of cells that run on.
     pub(super) found: u32,
     /// The number of cells that were dismantled.
     pub(super) gone: u32,

@@ -2,7 +2,7 @@
 //!
 //! Cargo builds a test program for every library, and runs rustdoc on it, also if it has no test: a second compilation, a
 //! link and a start for nothing. A manifest therefore says `test = false` for a target without a test in its sources,
-//! and `doctest = false` for a library without an example that runs. With these words a test that somebody adds would
+//! and `doctest = false` for a library without an example that runs. With these words a test that is added would
 //! not run: the check finds it. It also finds a file of `tests/` that is not in a program, in packages with
 //! `autotests = false`.
 

@@ -7,7 +7,7 @@ pub const WEIGHTS: [u32; 3] = [50, 33, 17];
 pub const EQUAL: [u32; 3] = [100; 3];
 
 /// Returns the greatest deviation of a share of what all have used from the share of its weight, in percentage points.
-/// If nothing was used, nobody received a share: 100.
+/// If nothing was used, no activity received a share: 100.
 pub fn deviation(used: [f64; 3], weights: [u32; 3]) -> f64 {
     let all: f64 = used.iter().sum();
     if all <= 0.0 {

@@ -22,7 +22,7 @@ pub struct IncomingPacket {
 }
 
 impl IncomingPacket {
-    /// Returns the length in bytes: at most what the ring can hold.
+    /// Returns the length in bytes: at most the capacity of the ring.
     pub fn len_bytes(&self) -> usize {
         self.len as usize
     }

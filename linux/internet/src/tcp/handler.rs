@@ -34,7 +34,7 @@ impl ConnectionHandler for Handler {
         let mut state = socket.state();
         if state.is_closed {
             drop(state);
-            // Nobody reads these bytes: the peer learns that by a reset (RFC 9293 3.6.1).
+            // No call reads these bytes: a reset informs the peer (RFC 9293 3.6.1).
             return connection.abort();
         }
         if state.is_receive_shut {

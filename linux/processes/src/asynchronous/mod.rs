@@ -1,4 +1,4 @@
-//! Operations that go on after the call that submits them: `io_uring` and Linux AIO.
+//! Operations that continue after the call that submits them: `io_uring` and Linux AIO.
 //!
 //! ```text
 //!   io_uring_enter -> entries (entry.rs) -> Chain (chain.rs) -> Operation (operation.rs) -> completion in the Ring (ring.rs)

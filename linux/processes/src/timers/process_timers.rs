@@ -17,7 +17,7 @@ use isola_linux_abi::numbers::{CLOCK_MONOTONIC, ITIMER_PROF, ITIMER_REAL, ITIMER
 use isola_linux_files::{AlarmKey, AlarmService, Countdown, TimerSetting, TimerStart};
 use spin::Mutex;
 
-/// The most overruns that a program is told of (`DELAYTIMER_MAX`).
+/// The most overruns that a program learns of (`DELAYTIMER_MAX`).
 const MOST_OVERRUNS: u64 = i32::MAX as u64;
 
 /// The clock of a timer.

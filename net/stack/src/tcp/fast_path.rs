@@ -63,7 +63,7 @@ impl Tcp {
         is_intact.then_some(fast)
     }
 
-    /// Processes such a frame: `frame` is its first buffer, and `rest` the others.
+    /// Processes a frame of a fast-path segment: `frame` is its first buffer, and `rest` the others.
     #[inline(always)]
     pub fn receive_fast(
         &mut self,

@@ -213,7 +213,7 @@ impl<H: Hardware> TrustedCore<H> {
         self.hardware.power_off();
     }
 
-    /// Returns the machine as it is when a supervisor fails, for tests of the next one: its cells go on.
+    /// Returns the machine as it is when a supervisor fails, for tests of the next one: its cells run on.
     pub fn into_hardware(self) -> H {
         self.hardware
     }

@@ -44,7 +44,7 @@ impl<H: Hardware> UnclaimedCell<H> {
         &self.0.saved_state
     }
 
-    /// Returns whether the cell has all the cores that it needs to go on.
+    /// Returns whether the cell has all the cores that it needs to run on.
     pub fn is_whole(&self) -> bool {
         self.0.lost.is_empty() && self.0.cores.first().is_some_and(Option::is_some)
     }

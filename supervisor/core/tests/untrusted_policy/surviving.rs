@@ -61,7 +61,7 @@ fn contents_survive_by_the_consent_of_both_and_only_the_end_of_a_cell() {
     kept(&mut bench);
     bench.core.close_link(one, 0).unwrap();
     let state = bench.core.hardware().state();
-    assert_eq!((state.mapped_by(other), state.copies.len()), (vec![], 0), "the owner goes on");
+    assert_eq!((state.mapped_by(other), state.copies.len()), (vec![], 0), "the owner runs on");
 }
 
 #[test]

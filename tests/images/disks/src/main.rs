@@ -1,6 +1,6 @@
 //! A test image: requests to the block devices of its volumes, without a file system.
 //!
-//! | arguments | what it does |
+//! | arguments | effect |
 //! |---|---|
 //! | `fill SEED` | fills every device with a pattern, and makes it permanent |
 //! | `check SEED` | checks that every device has that pattern |

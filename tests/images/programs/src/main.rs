@@ -1,6 +1,6 @@
-//! A test image: small programs in user mode, given as machine code, and checks of what ring 0 sees of them.
+//! A test image: small programs in user mode, given as machine code, and checks of their effects in ring 0.
 //!
-//! | argument | what it does |
+//! | argument | effect |
 //! |---|---|
 //! | none | all checks; then prints `programs: all checks passed`, and ends |
 //! | `calls` | a program on each core makes system calls until the cell is asked to stop; checks each of them |

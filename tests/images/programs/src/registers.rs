@@ -24,7 +24,7 @@ const SELECTORS: [u8; 13] = [0xb8, 0x1b, 0, 0, 0, 0x8e, 0xd8, 0x8e, 0xe0, 0x8e, 
 /// std; syscall
 const BACKWARDS: [u8; 3] = [0xfd, 0x0f, 0x05];
 
-/// Carry, zero, sign, overflow, identification; and what is always set.
+/// Carry, zero, sign, overflow, identification; and the flags that are always set.
 const SOME_FLAGS: u64 = 0x20_08c1 | FIXED_FLAGS;
 const FIXED_FLAGS: u64 = 0x202;
 

@@ -95,7 +95,7 @@ async fn read_small(
     let (file, len) = (files.small.clone(), files.small_len);
     let reads = spawn_task_for(reader, async move {
         for read in 0..count {
-            // No more often than this: if the least recently used block were evicted, whoever reads it, few would hit.
+            // No more often than this: if the least recently used block were evicted, by whichever reader, few would hit.
             while scanned.get() < read {
                 yield_now().await;
             }

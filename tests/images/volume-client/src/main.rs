@@ -1,6 +1,6 @@
 //! A test image: a client of the volume at `/data`, its own or one of a service cell.
 //!
-//! | arguments | what it does |
+//! | arguments | effect |
 //! |---|---|
 //! | `load COUNT` | writes and syncs COUNT records in turn in 16 files, and checks all of them at the end |
 //! | `check COUNT` | checks the records that `load COUNT` has written |
