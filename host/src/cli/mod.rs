@@ -45,6 +45,7 @@ mod switch;
 mod top;
 mod trace;
 mod up;
+mod usage_error;
 mod version;
 mod volume;
 
@@ -163,7 +164,8 @@ impl Context {
 /// Runs the command in the arguments of this process.
 pub fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
-    let cli = Cli::parse();
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let cli = Cli::try_parse().unwrap_or_else(|error| usage_error::explained(error, &words).exit());
     let verbosity = if cli.globals.quiet { Verbosity::Quiet } else { Verbosity::Notes };
     let output = Output { format: cli.globals.output, verbosity };
     let result = context(cli.globals, output).and_then(|context| dispatch(cli.verb, &context));
