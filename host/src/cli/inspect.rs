@@ -18,7 +18,6 @@ use clap::Args;
 use isola_abi::management::{CellInfo, MachineInfo, MemoryUsage, RestartPolicy};
 use isola_abi::query::{FrameFilter, Query};
 use isola_abi::report::MemoryPressure;
-use isola_abi::size::ByteSize;
 use serde_json::Value;
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -261,18 +260,7 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo, at_switch: &s
     if !view.volumes.is_empty() {
         line("volumes", view.volumes.iter().map(volume).collect::<Vec<_>>().join(", "));
     }
-    let traffic = &view.traffic;
-    line(
-        "traffic",
-        format!(
-            "received {} frames, {}; sent {} frames, {}; dropped {}",
-            human::count(traffic.received_frames),
-            ByteSize(traffic.received_bytes),
-            human::count(traffic.sent_frames),
-            ByteSize(traffic.sent_bytes),
-            human::count(traffic.dropped_frames),
-        ),
-    );
+    line("traffic", view.traffic.to_string());
     if !at_switch.is_empty() {
         line("switch", at_switch.to_owned());
     }

@@ -57,18 +57,7 @@ fn summary(view: &StatsView) -> String {
     );
     line("waiting", latency(&view.queueing, view.clock_hz, "weighted samples"));
     line("requests", latency(&view.service, view.clock_hz, "requests"));
-    let traffic = &view.traffic;
-    line(
-        "network",
-        format!(
-            "received {} frames, {}; sent {} frames, {}; dropped {}",
-            human::count(traffic.received_frames),
-            ByteSize(traffic.received_bytes),
-            human::count(traffic.sent_frames),
-            ByteSize(traffic.sent_bytes),
-            human::count(traffic.dropped_frames),
-        ),
-    );
+    line("network", view.traffic.to_string());
     let memory = &view.memory;
     line(
         "memory",

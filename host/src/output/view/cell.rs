@@ -2,7 +2,7 @@
 
 use super::{CrashView, LatencyView};
 use crate::machine::network::address;
-use crate::output::human::{rfc3339, since};
+use crate::output::human::{count, rfc3339, since};
 use crate::publish::Publication;
 use isola_abi::management::{ActivityUsage, CellInfo, LoanInfo, MemoryLoanInfo, NetworkSpec};
 use isola_abi::network_service::NetworkPort;
@@ -10,6 +10,7 @@ use isola_abi::report::{CorePhase, MemoryPressure};
 use isola_abi::size::ByteSize;
 use isola_abi::volume::{VolumeAccess, VolumeMount};
 use serde::Serialize;
+use std::fmt;
 
 /// A cell: output of `ps` (an array), `inspect`, `run -d`, `start`, `stop`.
 #[derive(Clone, Debug, Serialize)]
@@ -226,6 +227,20 @@ pub struct TrafficView {
     pub sent_bytes: u64,
     /// Frames dropped.
     pub dropped_frames: u64,
+}
+
+impl fmt::Display for TrafficView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "received {} frames, {}; sent {} frames, {}; dropped {}",
+            count(self.received_frames),
+            ByteSize(self.received_bytes),
+            count(self.sent_frames),
+            ByteSize(self.sent_bytes),
+            count(self.dropped_frames),
+        )
+    }
 }
 
 /// The usage of an activity of a cell.
