@@ -1,4 +1,4 @@
-//! Profiles: samples of what each core executes, for the host tool (docs/decisions/0070-traces-and-profiles.md).
+//! Profiles: samples of what each core executes, for the host tool (docs/decisions/0131-profiles-by-nmi.md).
 //!
 //! The platform stores a sample of each core's call stack at the supervisor's non-maskable interrupts, in a ring per core
 //! slot. Here the samples are copied into the ring of answers: each core has a task that copies its own ring, and those

@@ -1,5 +1,5 @@
 //! Samples: the call stacks of a cell's cores at moments that the supervisor chooses, for profiles
-//! (docs/decisions/0070-traces-and-profiles.md).
+//! (docs/decisions/0131-profiles-by-nmi.md).
 //!
 //! ```text
 //!   supervisor: samples + 1, NMI to each core ---> handler: stores a sample in the ring of its core slot

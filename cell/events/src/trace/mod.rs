@@ -1,4 +1,4 @@
-//! Traces: what each core does, for the host tool (docs/decisions/0070-traces-and-profiles.md).
+//! Traces: what each core does, for the host tool (docs/decisions/0070-traces-from-existing-branches.md).
 //!
 //! During a trace each traced core records *periods*: its events, their parts for several activities, idle periods and
 //! interrupts. Without a trace there is no cost: the loop calls the recorder from branches that exist for other reasons.
