@@ -56,7 +56,7 @@
 //!
 //! Only `image`, `service` or `rootfs` is required. Options of the command line replace keys; `-e` replaces single variables. [`grid_setup`](crate::grid_setup) has all keys of `grid`. An unknown key is an error, as it is most likely a misspelling.
 
-use crate::elastic::{Bounds, Every, REPLACED};
+use crate::elastic::{Bounds, MeasurementInterval, REPLACED};
 use crate::grid_setup::GridTable;
 use crate::machine::network_choice::NetworkChoice;
 use crate::placement::{CoreIds, PlacementRequest};
@@ -207,7 +207,7 @@ pub struct Elastic {
     pub p99: Option<Bounds>,
     /// The interval of decisions.
     #[serde(default, deserialize_with = "parsed")]
-    pub interval: Option<Every>,
+    pub interval: Option<MeasurementInterval>,
     /// The most cores of the service.
     pub max: Option<u32>,
     /// Keys that lending has replaced.

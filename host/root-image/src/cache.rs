@@ -74,7 +74,7 @@ struct Record {
 }
 
 /// A source that was found, with its digest.
-enum Found {
+enum FoundSource {
     Folder(Folder),
     Archive(PathBuf, File),
     Oci(Box<OciImage>),
@@ -181,33 +181,33 @@ impl RootCache {
     }
 
     /// Finds a source, and its digest.
-    fn find(&self, source: &RootSource) -> Result<(Found, [u8; 32]), BuildError> {
+    fn find(&self, source: &RootSource) -> Result<(FoundSource, [u8; 32]), BuildError> {
         let (found, of_source) = match source {
             RootSource::Oci { reference } => {
                 let image = OciImage::find(reference, &self.folder)?;
                 let digest = image.digest;
-                (Found::Oci(Box::new(image)), digest)
+                (FoundSource::Oci(Box::new(image)), digest)
             }
             RootSource::Path(path) if path.is_dir() => {
                 let folder = Folder::read(path)?;
                 let digest = folder.digest();
-                (Found::Folder(folder), digest)
+                (FoundSource::Folder(folder), digest)
             }
             RootSource::Path(path) if path.is_file() => {
                 let mut file = File::open(path).map_err(BuildError::of_file(path))?;
                 let mut digest = Sha256::new();
                 let mut writer = DigestWriter(&mut digest);
                 io::copy(&mut file, &mut writer).map_err(BuildError::of_file(path))?;
-                (Found::Archive(path.clone(), file), digest.finalize().into())
+                (FoundSource::Archive(path.clone(), file), digest.finalize().into())
             }
             RootSource::Path(path) => return Err(BuildError::NoSource(path.clone())),
         };
         let mut digest = Sha256::new();
         digest.update(FORMAT);
         digest.update(match &found {
-            Found::Folder(_) => b"f",
-            Found::Archive(..) => b"a",
-            Found::Oci(_) => b"o",
+            FoundSource::Folder(_) => b"f",
+            FoundSource::Archive(..) => b"a",
+            FoundSource::Oci(_) => b"o",
         });
         digest.update(of_source);
         Ok((found, digest.finalize().into()))
@@ -232,18 +232,18 @@ impl RootCache {
     fn make(
         &self,
         source: &RootSource,
-        found: &Found,
+        found: &FoundSource,
         digest: [u8; 32],
         name: &str,
         part: File,
     ) -> Result<RootImage, BuildError> {
         let (mut tree, mut writer) = (Tree::new(), ImageWriter::new(part));
         let program = match found {
-            Found::Folder(folder) => {
+            FoundSource::Folder(folder) => {
                 folder.add_to(&mut tree, &mut writer)?;
                 ProgramConfig::default()
             }
-            Found::Archive(path, file) => {
+            FoundSource::Archive(path, file) => {
                 io::Seek::rewind(&mut &*file).map_err(BuildError::Read)?;
                 let name = path.display().to_string();
                 let source = BufReader::with_capacity(1 << 16, file);
@@ -252,7 +252,7 @@ impl RootCache {
                 }
                 ProgramConfig::default()
             }
-            Found::Oci(image) => {
+            FoundSource::Oci(image) => {
                 image.add_to(&mut tree, &mut writer)?;
                 image.program()
             }

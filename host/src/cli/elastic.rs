@@ -7,7 +7,8 @@ use super::{Context, Failure, complete};
 use crate::cellctl::look_up;
 use crate::client::{Client, ClientError};
 use crate::elastic::{
-    Bounds, Controller, Every, Figure, LatencyWindow, Look, REPLACED, Reason, Step, WindowLatency,
+    Bounds, Controller, Figure, LatencyWindow, MeasurementInterval, Observation, REPLACED, Reason, Step,
+    WindowLatency,
 };
 use crate::machine::LockedMachine;
 use crate::manifest::Manifest;
@@ -72,7 +73,7 @@ pub(super) struct Arguments {
     p99: Option<Bounds>,
     /// The interval of decisions [default: 1s]
     #[arg(long, value_name = "TIME")]
-    interval: Option<Every>,
+    interval: Option<MeasurementInterval>,
     /// The most cores of the service [default: all of the machine]
     #[arg(long, value_name = "CORES")]
     max: Option<u32>,
@@ -179,7 +180,7 @@ fn turn(
     let Some(controller) = controller else { return Ok(()) };
     let owners = [CoreOwner::Cell(service.id), CoreOwner::InTransfer(service.id)];
     let cores = machine.cores.iter().filter(|core| owners.contains(&core.owner)).count() as u32;
-    let look = Look { seen, cores, borrowed: service.loans.len() as u32, most: plan.max };
+    let look = Observation { seen, cores, borrowed: service.loans.len() as u32, most: plan.max };
     let step = controller.decide(&look);
     let (decision, reason) = match step {
         Step::Take(reason) => ("take", reason),

@@ -6,8 +6,8 @@ use super::{Context, Failure};
 use crate::machine::LockedMachine;
 use crate::machine::state::{MachineDir, StateRoot};
 use crate::metrics::collect::read;
+use crate::metrics::reading_thread::ReadingThread;
 use crate::metrics::server::{Limits, serve};
-use crate::metrics::turns::Turns;
 use crate::metrics::{Metrics, TextFormat};
 use crate::output::Format;
 use clap::Args;
@@ -85,8 +85,8 @@ fn listen(context: &Context, address: SocketAddr) -> Result<ExitCode, Failure> {
     }
     let url = format!("http://{address}/metrics");
     context.output.answer(&ServerView { url: url.clone() }, || url)?;
-    let turns = Turns::start(move || reading(&root, &dir));
-    serve(&listener, turns, Limits::default(), || interrupts.so_far() > 0)?;
+    let reading = ReadingThread::start(move || reading(&root, &dir));
+    serve(&listener, reading, Limits::default(), || interrupts.so_far() > 0)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -39,7 +39,7 @@ const SETTLE: u32 = 1;
 
 /// The measurements at the end of an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct Observation {
     /// The service's percentile, in ns.
     pub seen: WindowLatency,
     /// The number of the service's cores.
@@ -103,7 +103,7 @@ impl Controller {
     }
 
     /// Decides at the end of an interval.
-    pub fn decide(&mut self, look: &Look) -> Step {
+    pub fn decide(&mut self, look: &Observation) -> Step {
         self.given_ago = self.given_ago.map(|intervals| intervals.saturating_add(1));
         if self.given_ago.is_some_and(|intervals| intervals > MISSED_WITHIN) {
             self.given_ago = None;
@@ -210,7 +210,7 @@ mod tests {
         fn interval(&mut self) -> Step {
             let most = self.figures_ns.len() as u32;
             let seen = WindowLatency::Percentile(self.figures_ns[self.service as usize - 1]);
-            let look = Look { seen, cores: self.service, borrowed: self.service - 1, most };
+            let look = Observation { seen, cores: self.service, borrowed: self.service - 1, most };
             let step = self.controller.decide(&look);
             match step {
                 Step::Take(_) => self.service += 1,
@@ -229,8 +229,8 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// Returns the measurements of a service with one core of its own and `borrowed` others.
-    fn look(seen: WindowLatency, borrowed: u32) -> Look {
-        Look { seen, cores: 1 + borrowed, borrowed, most: 4 }
+    fn look(seen: WindowLatency, borrowed: u32) -> Observation {
+        Observation { seen, cores: 1 + borrowed, borrowed, most: 4 }
     }
 
     #[test]
@@ -277,7 +277,7 @@ mod tests {
     fn a_refused_move_is_retried_after_ever_longer_pauses() {
         let mut controller = Controller::new(BOUNDS);
         let slow = look(WindowLatency::Percentile(9 * MS), 0);
-        let mut pause = |look: &Look| {
+        let mut pause = |look: &Observation| {
             controller.failed();
             (0..).take_while(|_| controller.decide(look) == Step::Stay(Reason::Settling)).count()
         };
@@ -296,7 +296,7 @@ mod tests {
             let mut cores = own;
             let mut quiet = 1;
             for figure in figures {
-                let look = Look { seen: WindowLatency::Percentile(figure), cores, borrowed: cores - own, most };
+                let look = Observation { seen: WindowLatency::Percentile(figure), cores, borrowed: cores - own, most };
                 match controller.decide(&look) {
                     Step::Take(_) => {
                         prop_assert!(figure > BOUNDS.upper_ns);

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`bounds`] | the two bounds, written `2ms..5ms` |
 //! | [`controller`] | the decision: measurements in, a loan, a return or neither out |
-//! | [`every`] | the interval, written `1s` |
+//! | [`interval`] | the interval, written `1s` |
 //! | [`window`] | the measurements: the differences between two reads of a cell's counters |
 //!
 //! The controller has no clock, no machine and no cells. Its caller (`isola elastic`) reads the counters once per
@@ -15,12 +15,12 @@
 
 pub mod bounds;
 pub mod controller;
-pub mod every;
+pub mod interval;
 pub mod window;
 
 pub use bounds::{BadBounds, Bounds};
-pub use controller::{Controller, Look, Reason, Step};
-pub use every::{BadInterval, Every};
+pub use controller::{Controller, Observation, Reason, Step};
+pub use interval::{BadInterval, MeasurementInterval};
 pub use window::{Figure, LatencyWindow, WindowLatency};
 
 /// The error for a setting of which cells give up cores, and which cores a service keeps.

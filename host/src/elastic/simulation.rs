@@ -89,8 +89,12 @@ fn run(mut controller: Option<Controller>, mut cores: u32) -> Outcome {
         let figure = service.second(1_000.0 * (3.8 + 2.2 * swing));
         outcome.late_seconds += u32::from(figure > BOUNDS.upper_ns);
         outcome.batch_core_seconds += CORES - cores;
-        let look =
-            Look { seen: WindowLatency::Percentile(figure), cores, borrowed: cores - 1, most: CORES - 1 };
+        let look = Observation {
+            seen: WindowLatency::Percentile(figure),
+            cores,
+            borrowed: cores - 1,
+            most: CORES - 1,
+        };
         let before = cores;
         match controller.as_mut().map(|controller| controller.decide(&look)) {
             Some(Step::Take(..)) => cores += 1,

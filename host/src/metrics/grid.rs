@@ -13,14 +13,14 @@ const MAX_CLIENTS: usize = 1024;
 
 /// Whether a cell's clients are all shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum ShownClients {
     /// All.
     All,
     /// The first of them.
     First,
 }
 
-impl Shown {
+impl ShownClients {
     /// Returns whether clients are missing.
     pub fn is_cut(self) -> bool {
         self == Self::First
@@ -28,7 +28,7 @@ impl Shown {
 }
 
 /// Adds the grid of a cell. `hz` cycles are a second; 0 if that is unknown.
-pub fn add(metrics: &mut Metrics, cell: &CellInfo, answer: &QueryAnswer, hz: u64) -> Shown {
+pub fn add(metrics: &mut Metrics, cell: &CellInfo, answer: &QueryAnswer, hz: u64) -> ShownClients {
     let name = cell.spec.name.as_str();
     for settings in &answer.grid_settings {
         let policy = settings.policy.map_or("direct", |policy| policy.name());
@@ -44,7 +44,7 @@ pub fn add(metrics: &mut Metrics, cell: &CellInfo, answer: &QueryAnswer, hz: u64
     for client in clients.iter().take(MAX_CLIENTS) {
         add_client(metrics, cell, client, hz);
     }
-    if clients.len() > MAX_CLIENTS { Shown::First } else { Shown::All }
+    if clients.len() > MAX_CLIENTS { ShownClients::First } else { ShownClients::All }
 }
 
 /// Adds the budgets of an activity, and the memory that it has lost. The memory that it has is in the report.

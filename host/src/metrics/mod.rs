@@ -21,9 +21,9 @@ pub mod collect;
 pub mod grid;
 pub mod histogram;
 pub mod machine;
+pub mod reading_thread;
 pub mod request;
 pub mod series;
 pub mod server;
-pub mod turns;
 
 pub use series::{Metrics, TextFormat};

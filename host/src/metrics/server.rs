@@ -4,9 +4,9 @@
 //! bounded, a request and the transfer of a response each have a time limit, however few bytes arrive at a time, and
 //! the head of a request has a maximum length.
 
+use super::reading_thread::ReadingThread;
 use super::request::{MAX_HEAD_BYTES, Refusal, parse, response};
 use super::series::TextFormat;
-use super::turns::Turns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -54,13 +54,13 @@ impl Default for Limits {
 /// The errors of the listener, except those of single connections.
 pub fn serve(
     listener: &TcpListener,
-    turns: Turns,
+    reading: ReadingThread,
     limits: Limits,
     is_over: impl Fn() -> bool,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     // Each connection's thread has a reference.
-    let turns = Arc::new(turns);
+    let reading = Arc::new(reading);
     while !is_over() {
         match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&GLANCE)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => continue,
@@ -68,12 +68,12 @@ pub fn serve(
             Err(error) => return Err(error.into()),
         }
         match listener.accept() {
-            Ok((stream, _)) if Arc::strong_count(&turns) > limits.connections => refuse(&stream),
+            Ok((stream, _)) if Arc::strong_count(&reading) > limits.connections => refuse(&stream),
             Ok((stream, _)) => {
-                let turns = Arc::clone(&turns);
+                let reading = Arc::clone(&reading);
                 let thread = thread::Builder::new().stack_size(256 << 10);
                 // Without a thread, the connection is closed.
-                let _ = thread.spawn(move || handle(&stream, &turns, limits));
+                let _ = thread.spawn(move || handle(&stream, &reading, limits));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => sleep(PAUSE),
@@ -90,9 +90,9 @@ fn refuse(stream: &TcpStream) {
 }
 
 /// Serves a connection. Its errors end only the connection.
-fn handle(stream: &TcpStream, turns: &Turns, limits: Limits) {
+fn handle(stream: &TcpStream, reading: &ReadingThread, limits: Limits) {
     let response = match receive(stream, Instant::now() + limits.request) {
-        Ok(Ok(format)) => metrics(turns, format, limits.reading),
+        Ok(Ok(format)) => metrics(reading, format, limits.reading),
         Ok(Err(refusal)) => refusal.response(),
         Err(_) => return,
     };
@@ -104,8 +104,8 @@ fn handle(stream: &TcpStream, turns: &Turns, limits: Limits) {
 }
 
 /// Returns the response with the metrics, or with the reason why there are none.
-fn metrics(turns: &Turns, format: TextFormat, limit: Duration) -> Vec<u8> {
-    let refusal = match turns.next(limit) {
+fn metrics(reading: &ReadingThread, format: TextFormat, limit: Duration) -> Vec<u8> {
+    let refusal = match reading.next(limit) {
         Some(Ok(metrics)) => match metrics.text(format) {
             Ok(text) => return response(format, &text),
             Err(error) => error.to_string(),
@@ -183,8 +183,9 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let server =
-                scope.spawn(|| serve(&listener, Turns::start(read), limits, || over.load(Ordering::Relaxed)));
+            let server = scope.spawn(|| {
+                serve(&listener, ReadingThread::start(read), limits, || over.load(Ordering::Relaxed))
+            });
             let end = EndOnDrop(&over);
             test(address);
             drop(end);

@@ -52,7 +52,7 @@ impl FromStr for PartSpec {
 
 /// The place of a part, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct PartRange {
     pub offset: u64,
     pub len_bytes: u64,
 }
@@ -64,7 +64,7 @@ pub(super) fn disk_len(parts: &[PartSpec]) -> u64 {
 }
 
 /// Writes the partition tables of a disk. Returns the place of each part.
-pub(super) fn write(file: &File, parts: &[PartSpec]) -> io::Result<Vec<Place>> {
+pub(super) fn write(file: &File, parts: &[PartSpec]) -> io::Result<Vec<PartRange>> {
     let other = |error: gpt::GptError| io::Error::other(error);
     let sectors = disk_len(parts) / SECTOR_LEN;
     let mut device = file.try_clone()?;
@@ -79,7 +79,7 @@ pub(super) fn write(file: &File, parts: &[PartSpec]) -> io::Result<Vec<Place>> {
             .add_partition(part.name.as_str(), len_bytes, LINUX_FS, 0, Some(ALIGNMENT / SECTOR_LEN))
             .map_err(io::Error::other)?;
         let made = disk.partitions().get(&id).ok_or_else(|| io::Error::other("a partition is missing"))?;
-        places.push(Place { offset: made.first_lba * SECTOR_LEN, len_bytes });
+        places.push(PartRange { offset: made.first_lba * SECTOR_LEN, len_bytes });
     }
     disk.write().map_err(other)?;
     Ok(places)
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(len, (2 + 8 + 9) << 20);
         file.set_len(len).unwrap();
         let places = write(&file, &parts).unwrap();
-        let place = |offset: u64, mib: u64| Place { offset: offset << 20, len_bytes: mib << 20 };
+        let place = |offset: u64, mib: u64| PartRange { offset: offset << 20, len_bytes: mib << 20 };
         assert_eq!(places, [place(1, 8), place(9, 9)]);
         let disk = GptConfig::new().open_from_device(file).unwrap();
         let names: Vec<&str> = disk.partitions().values().map(|part| &part.name[..]).collect();

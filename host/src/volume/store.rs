@@ -3,7 +3,7 @@
 //!
 //! It is not below `$ISOLA_STATE`, which most hosts empty when they boot.
 
-use super::parts::{self, PartSpec, Place};
+use super::parts::{self, PartRange, PartSpec};
 use super::{VolumeName, VolumeSource};
 use isola_abi::size::ByteSize;
 use std::env;
@@ -302,7 +302,7 @@ fn fill(made: &File, file: &Path, size: ByteSize, from: Option<&Path>) -> Result
 }
 
 /// Makes a file system in a file, or in a part of it.
-fn format(file: &Path, from: Option<&Path>, place: Option<Place>) -> Result<(), VolumeError> {
+fn format(file: &Path, from: Option<&Path>, place: Option<PartRange>) -> Result<(), VolumeError> {
     let mut command = Command::new("mke2fs");
     // In the folders of administration programs, which are not in the path of every user.
     let path = env::var_os("PATH").unwrap_or_default();
@@ -317,7 +317,7 @@ fn format(file: &Path, from: Option<&Path>, place: Option<Place>) -> Result<(), 
         command.arg("-d").arg(folder);
     }
     command.arg(file);
-    if let Some(Place { len_bytes, .. }) = place {
+    if let Some(PartRange { len_bytes, .. }) = place {
         command.arg(format!("{}k", len_bytes / 1024));
     }
     let output = command.output().map_err(VolumeError::NoFormatter)?;

@@ -1,6 +1,6 @@
 //! The drawing of the interactive screen.
 
-use super::load::By;
+use super::load::LoadDivision;
 use super::pages::{Column, Kind, Page, Value};
 use super::screen::{Screen, VIEWS};
 use crate::output::charset::Charset;
@@ -125,8 +125,8 @@ fn draw_table(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
 
 fn history_heading(screen: &Screen) -> &'static str {
     match screen.focus().by {
-        By::Resource => "COST",
-        By::Cell | By::Activity | By::Core => "HISTORY",
+        LoadDivision::Resource => "COST",
+        LoadDivision::Cell | LoadDivision::Activity | LoadDivision::Core => "HISTORY",
     }
 }
 

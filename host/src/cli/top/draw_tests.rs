@@ -1,7 +1,7 @@
 //! The screens as a terminal of some sizes shows them.
 
 use super::draw::draw;
-use super::load::By;
+use super::load::LoadDivision;
 use super::sample::{CellSample, Sample, SampleSpec};
 use super::screen::{Screen, Step};
 use super::test_samples::{activities_answer, busy, grid_answer, quiet, sample};
@@ -23,7 +23,7 @@ fn drawn(screen: &Screen, (width, height): (u16, u16)) -> Vec<String> {
     (0..height).map(|y| line(y).trim_end().to_owned()).collect()
 }
 
-fn screen(by: By) -> Screen {
+fn screen(by: LoadDivision) -> Screen {
     let wanted = SampleSpec { by, cell: None };
     Screen::new("default", &wanted, Duration::from_secs(1), Charset::Unicode)
 }
@@ -42,14 +42,14 @@ fn press(screen: &mut Screen, keys: &[KeyCode]) -> Vec<Step> {
     keys.iter().map(|key| screen.key(KeyEvent::new(*key, KeyModifiers::NONE))).collect()
 }
 
-fn wanted(by: By, cell: Option<&str>) -> Step {
+fn wanted(by: LoadDivision, cell: Option<&str>) -> Step {
     Step::Sample(SampleSpec { by, cell: cell.map(str::to_owned) })
 }
 
 #[test]
 fn the_cells_are_shown_with_their_histories_on_every_size() {
     for size in SIZES {
-        let mut screen = screen(By::Cell);
+        let mut screen = screen(LoadDivision::Cell);
         (1..8).for_each(|scale| screen.update(two_cells(scale, |_| None)));
         let lines = drawn(&screen, size);
         assert!(lines[0].starts_with("default") && lines[0].ends_with("2 cells, every 1s"), "{lines:#?}");
@@ -65,18 +65,24 @@ fn the_cells_are_shown_with_their_histories_on_every_size() {
 
 #[test]
 fn enter_opens_the_tree_of_a_cell_and_a_part_of_it_and_escape_returns() {
-    let mut screen = screen(By::Cell);
+    let mut screen = screen(LoadDivision::Cell);
     let both = |scale| two_cells(scale, |cycles| Some(activities_answer(cycles)));
     (1..3).for_each(|scale| screen.update(both(scale)));
     // Rows of the same use keep the order of the cells.
-    assert_eq!(press(&mut screen, &[KeyCode::Down, KeyCode::Enter])[1], wanted(By::Activity, Some("batch")));
+    assert_eq!(
+        press(&mut screen, &[KeyCode::Down, KeyCode::Enter])[1],
+        wanted(LoadDivision::Activity, Some("batch"))
+    );
     screen.update(both(3));
     let lines = drawn(&screen, (80, 24));
     assert!(lines[0].starts_with("default › batch"), "{lines:#?}");
     let names: Vec<&str> = lines[3..7].iter().map(|line| line.split("  1").next().unwrap()).collect();
     assert!(lines[3].starts_with("web ") && lines[4].starts_with("  10.0.2.2:40001"), "{names:?}");
     assert!(lines[5].starts_with("  10.0.2.2:40002") && lines[6].starts_with("infrastructure"), "{lines:#?}");
-    assert_eq!(press(&mut screen, &[KeyCode::Home, KeyCode::Enter])[1], wanted(By::Activity, Some("batch")));
+    assert_eq!(
+        press(&mut screen, &[KeyCode::Home, KeyCode::Enter])[1],
+        wanted(LoadDivision::Activity, Some("batch"))
+    );
     let lines = drawn(&screen, (80, 24));
     assert!(lines[3].starts_with("web ") && lines[5].starts_with("  10.0.2.2:40002"), "{lines:#?}");
     assert_eq!(lines[6], "", "{lines:#?}");
@@ -90,14 +96,14 @@ fn enter_opens_the_tree_of_a_cell_and_a_part_of_it_and_escape_returns() {
 #[test]
 fn resources_are_shown_with_policy_queue_and_waits_and_open_their_activities() {
     for size in SIZES {
-        let mut screen = screen(By::Resource);
+        let mut screen = screen(LoadDivision::Resource);
         (1..4).for_each(|scale| screen.update(two_cells(scale, |cycles| Some(grid_answer(cycles / 1000)))));
         let lines = drawn(&screen, size);
         assert!(lines[2].starts_with("RESOURCE") && lines[2].contains("POLICY"), "{lines:#?}");
         assert!(lines[3].starts_with("processor") && lines[3].contains("wfq"), "{lines:#?}");
         assert!(lines[4].starts_with("network-write") && lines[4].contains("direct"), "{lines:#?}");
         let step = press(&mut screen, &[KeyCode::Enter]).pop();
-        assert_eq!(step, Some(wanted(By::Resource, Some("kv"))));
+        assert_eq!(step, Some(wanted(LoadDivision::Resource, Some("kv"))));
         let lines = drawn(&screen, size);
         assert!(lines[0].starts_with("default › kv"), "{lines:#?}");
         assert!(lines[3].starts_with("web") && lines[3].contains("75.0 %"), "{lines:#?}");
@@ -107,7 +113,7 @@ fn resources_are_shown_with_policy_queue_and_waits_and_open_their_activities() {
 
 #[test]
 fn without_a_chosen_cell_the_activities_of_all_cells_open_their_trees() {
-    let mut screen = screen(By::Activity);
+    let mut screen = screen(LoadDivision::Activity);
     (1..3).for_each(|scale| screen.update(two_cells(scale, |cycles| Some(activities_answer(cycles)))));
     let lines = drawn(&screen, (80, 24));
     assert!(lines[2].contains("CELL") && !lines.iter().any(|line| line.contains("10.0.2.2")), "{lines:#?}");
@@ -115,13 +121,13 @@ fn without_a_chosen_cell_the_activities_of_all_cells_open_their_trees() {
     assert_eq!((of_cells("kv"), of_cells("batch")), (2, 2), "{lines:#?}");
     press(&mut screen, &[KeyCode::End]);
     let cell = if lines[6].ends_with("kv") { "kv" } else { "batch" };
-    assert_eq!(press(&mut screen, &[KeyCode::Enter]), [wanted(By::Activity, Some(cell))]);
+    assert_eq!(press(&mut screen, &[KeyCode::Enter]), [wanted(LoadDivision::Activity, Some(cell))]);
     assert!(drawn(&screen, (80, 24)).iter().any(|line| line.starts_with("  10.0.2.2:40001")));
 }
 
 #[test]
 fn columns_sort_in_both_orders() {
-    let mut screen = screen(By::Core);
+    let mut screen = screen(LoadDivision::Core);
     (1..3).for_each(|scale| screen.update(two_cells(scale, |_| None)));
     let first = |screen: &Screen| drawn(screen, (80, 24))[3].clone();
     assert!(first(&screen).contains("kv"), "cores are in their order at first");
@@ -137,7 +143,7 @@ fn columns_sort_in_both_orders() {
 
 #[test]
 fn the_selection_stays_with_its_row_when_rows_come_and_go() {
-    let mut screen = screen(By::Cell);
+    let mut screen = screen(LoadDivision::Cell);
     (1..3).for_each(|scale| screen.update(two_cells(scale, |_| None)));
     press(&mut screen, &[KeyCode::Down]);
     assert_eq!(screen.selected(), 1);
@@ -160,7 +166,7 @@ fn a_cell_that_ended_or_does_not_answer_is_explained() {
     for size in SIZES {
         let mut screen = Screen::new(
             "default",
-            &SampleSpec { by: By::Activity, cell: Some("kv".into()) },
+            &SampleSpec { by: LoadDivision::Activity, cell: Some("kv".into()) },
             Duration::from_secs(1),
             Charset::Unicode,
         );
@@ -184,7 +190,7 @@ fn a_cell_that_ended_or_does_not_answer_is_explained() {
 #[test]
 fn long_and_hostile_names_keep_the_columns() {
     for size in SIZES {
-        let mut screen = screen(By::Cell);
+        let mut screen = screen(LoadDivision::Cell);
         let name = format!("\x1b[2J\n語{}", "long".repeat(60));
         let cells = |scale: u64| sample(vec![quiet(busy(1, &name, scale * 1000))]);
         (1..3).for_each(|scale| screen.update(cells(scale)));
@@ -199,7 +205,7 @@ fn long_and_hostile_names_keep_the_columns() {
 #[test]
 fn help_shows_the_keys_and_other_keys_close_it() {
     for size in SIZES {
-        let mut screen = screen(By::Cell);
+        let mut screen = screen(LoadDivision::Cell);
         screen.update(two_cells(1, |_| None));
         press(&mut screen, &[KeyCode::Char('?')]);
         let lines = drawn(&screen, size);
@@ -211,7 +217,7 @@ fn help_shows_the_keys_and_other_keys_close_it() {
 
 #[test]
 fn an_ascii_terminal_gets_ascii_only_and_a_tiny_one_is_no_error() {
-    let wanted = SampleSpec { by: By::Cell, cell: None };
+    let wanted = SampleSpec { by: LoadDivision::Cell, cell: None };
     let mut screen = Screen::new("default", &wanted, Duration::from_millis(100), Charset::Ascii);
     (1..4).for_each(|scale| screen.update(two_cells(scale, |_| None)));
     for help in [false, true] {
@@ -226,14 +232,18 @@ fn an_ascii_terminal_gets_ascii_only_and_a_tiny_one_is_no_error() {
 
 #[test]
 fn keys_switch_views_and_end() {
-    let mut screen = screen(By::Cell);
+    let mut screen = screen(LoadDivision::Cell);
     (1..3).for_each(|scale| screen.update(two_cells(scale, |_| None)));
     let steps =
         press(&mut screen, &[KeyCode::Char('4'), KeyCode::Char('3'), KeyCode::Tab, KeyCode::Char('1')]);
-    let expected =
-        [wanted(By::Core, None), wanted(By::Resource, None), wanted(By::Core, None), wanted(By::Cell, None)];
+    let expected = [
+        wanted(LoadDivision::Core, None),
+        wanted(LoadDivision::Resource, None),
+        wanted(LoadDivision::Core, None),
+        wanted(LoadDivision::Cell, None),
+    ];
     assert_eq!(steps, expected);
-    assert_eq!(press(&mut screen, &[KeyCode::Char('2')]), [wanted(By::Activity, Some("kv"))]);
+    assert_eq!(press(&mut screen, &[KeyCode::Char('2')]), [wanted(LoadDivision::Activity, Some("kv"))]);
     assert_eq!(press(&mut screen, &[KeyCode::Char('q')]), [Step::End]);
     assert_eq!(screen.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), Step::End);
 }

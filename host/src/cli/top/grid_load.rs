@@ -263,7 +263,7 @@ fn resource_load(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::top::load::{By, Load, load};
+    use crate::cli::top::load::{Load, LoadDivision, load};
     use crate::cli::top::sample::Sample;
     use crate::cli::top::test_samples::{activities_answer, busy, grid_answer, quiet, sample};
     use crate::query::QueryAnswer;
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn activities_are_in_a_tree_with_the_use_of_the_interval() {
         let (before, now) = samples(false, activities_answer, 80_000, 160_000);
-        let Load::Activities(loads) = load(By::Activity, &now, &before, None) else { panic!() };
+        let Load::Activities(loads) = load(LoadDivision::Activity, &now, &before, None) else { panic!() };
         let rows: Vec<_> = loads.iter().map(|load| (load.level, &*load.name, load.use_percent)).collect();
         assert_eq!(
             rows,
@@ -308,10 +308,10 @@ mod tests {
     #[test]
     fn the_report_gives_the_activities_of_a_cell_that_does_not_answer() {
         let (before, now) = samples(true, activities_answer, 80_000, 160_000);
-        let Load::Activities(loads) = load(By::Activity, &now, &before, None) else { panic!() };
+        let Load::Activities(loads) = load(LoadDivision::Activity, &now, &before, None) else { panic!() };
         let rows: Vec<_> = loads.iter().map(|load| (&*load.name, load.use_percent, load.answered)).collect();
         assert_eq!(rows, [("infrastructure", 12.5, false), ("web", 25.0, false)]);
-        let Load::Resources(loads) = load(By::Resource, &now, &before, None) else { panic!() };
+        let Load::Resources(loads) = load(LoadDivision::Resource, &now, &before, None) else { panic!() };
         assert_eq!(loads, [ResourceLoad { cell: "kv".into(), ..ResourceLoad::default() }]);
     }
 
@@ -332,20 +332,22 @@ mod tests {
         };
         let before = of(80_000);
         let now = Sample { at: before.at + Duration::from_secs(2), ..of(160_000) };
-        let Load::Activities(loads) = load(By::Activity, &now, &before, None) else { panic!() };
+        let Load::Activities(loads) = load(LoadDivision::Activity, &now, &before, None) else { panic!() };
         let served: Vec<_> = loads.iter().filter(|load| load.served_by.is_some()).collect();
         let [row] = served[..] else { panic!("{loads:?}") };
         assert_eq!((&*row.cell, &*row.name, row.use_percent), ("shop", "web@store", 25.0));
         assert_eq!(row.served_by.as_deref(), Some("store"));
         // With the client alone on the screen, too.
-        let Load::Activities(alone) = load(By::Activity, &now, &before, Some("shop")) else { panic!() };
+        let Load::Activities(alone) = load(LoadDivision::Activity, &now, &before, Some("shop")) else {
+            panic!()
+        };
         assert!(alone.iter().all(|load| load.cell == "shop") && alone.contains(row), "{alone:?}");
     }
 
     #[test]
     fn a_resource_precedes_its_activities_with_shares_and_waits_of_the_interval() {
         let (before, now) = samples(false, grid_answer, 10, 30);
-        let Load::Resources(loads) = load(By::Resource, &now, &before, None) else { panic!() };
+        let Load::Resources(loads) = load(LoadDivision::Resource, &now, &before, None) else { panic!() };
         let rows: Vec<_> =
             loads.iter().map(|load| (load.name.as_deref(), load.waiting, load.share_percent)).collect();
         assert_eq!(

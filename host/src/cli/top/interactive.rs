@@ -201,18 +201,18 @@ mod tests {
 
     #[test]
     fn a_sample_for_another_view_comes_soon_and_errors_do_not_end_the_thread() {
-        use crate::cli::top::load::By;
+        use crate::cli::top::load::LoadDivision;
         use crate::cli::top::test_samples::sample;
         let take = |wanted: &SampleSpec| match wanted.by {
-            By::Core => Err(Failure::new(1, "the reason")),
+            LoadDivision::Core => Err(Failure::new(1, "the reason")),
             _ => Ok(sample(vec![])),
         };
         let wanted = |by| SampleSpec { by, cell: None };
-        let sampler = Sampler::start(take, wanted(By::Cell), Duration::from_secs(3600));
-        for by in [By::Core, By::Activity, By::Core] {
+        let sampler = Sampler::start(take, wanted(LoadDivision::Cell), Duration::from_secs(3600));
+        for by in [LoadDivision::Core, LoadDivision::Activity, LoadDivision::Core] {
             sampler.want(wanted(by));
             let sample = sampler.samples.recv_timeout(Duration::from_secs(60)).unwrap();
-            assert_eq!(sample.err(), (by == By::Core).then(|| "the reason".to_owned()));
+            assert_eq!(sample.err(), (by == LoadDivision::Core).then(|| "the reason".to_owned()));
         }
         assert!(sampler.next().is_none());
     }

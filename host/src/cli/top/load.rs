@@ -12,7 +12,7 @@ use serde::Serialize;
 
 /// What the load is divided by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum By {
+pub(super) enum LoadDivision {
     /// By cell
     #[default]
     Cell,
@@ -109,25 +109,29 @@ impl Interval {
 }
 
 /// Returns the load between two samples. `cell` is the only cell to show.
-pub(super) fn load(by: By, now: &Sample, before: &Sample, cell: Option<&str>) -> Load {
+pub(super) fn load(by: LoadDivision, now: &Sample, before: &Sample, cell: Option<&str>) -> Load {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
     let interval = Interval { seconds, tsc_hz: now.tsc_hz };
     let shown = now.cells.iter().filter(|(_, sample)| cell.is_none_or(|name| sample.info.spec.name == name));
     // The first interval of a new cell is empty: its counters may have begun long ago, as those of a restart.
     let pairs = shown.map(|(id, sample)| (sample, before.cells.get(id).unwrap_or(sample)));
     match by {
-        By::Cell => Load::Cells(pairs.map(|(now, before)| cell_load(now, before, interval)).collect()),
-        By::Activity => {
+        LoadDivision::Cell => {
+            Load::Cells(pairs.map(|(now, before)| cell_load(now, before, interval)).collect())
+        }
+        LoadDivision::Activity => {
             let loads = pairs.flat_map(|(sample, earlier)| {
                 let own = activities(sample, earlier, interval);
                 own.into_iter().chain(served(sample, |cell| activities_of(cell, now, before, interval)))
             });
             Load::Activities(loads.collect())
         }
-        By::Resource => {
+        LoadDivision::Resource => {
             Load::Resources(pairs.flat_map(|(now, before)| resources(now, before, interval)).collect())
         }
-        By::Core => Load::Cores(pairs.flat_map(|(now, before)| core_loads(now, before, interval)).collect()),
+        LoadDivision::Core => {
+            Load::Cores(pairs.flat_map(|(now, before)| core_loads(now, before, interval)).collect())
+        }
     }
 }
 
@@ -269,14 +273,14 @@ mod tests {
         };
         let before = sample_of(vec![before]);
         let now = Sample { at: before.at + Duration::from_secs(2), ..sample_of(vec![now]) };
-        let Load::Cells(cells) = load(By::Cell, &now, &before, None) else { panic!() };
+        let Load::Cells(cells) = load(LoadDivision::Cell, &now, &before, None) else { panic!() };
         let view = &cells[0];
         assert_eq!((view.cores, view.use_percent, view.requests_per_second), (2, 50.0, 1500.0));
         assert!(view.p99_ns.unwrap().abs_diff(1_000_000) < 250_000, "{view:?}");
         assert!(view.wait_p99_ns.unwrap().abs_diff(500_000) < 125_000, "{view:?}");
-        let Load::Cores(cores) = load(By::Core, &now, &before, None) else { panic!() };
+        let Load::Cores(cores) = load(LoadDivision::Core, &now, &before, None) else { panic!() };
         assert_eq!(cores.iter().map(|core| core.use_percent).collect::<Vec<_>>(), [25.0, 75.0]);
-        assert_eq!(load(By::Core, &now, &before, Some("web")), Load::Cores(vec![]));
+        assert_eq!(load(LoadDivision::Core, &now, &before, Some("web")), Load::Cores(vec![]));
     }
 
     #[test]
@@ -284,8 +288,8 @@ mod tests {
         let waits = Histogram::new();
         let info = CellInfo { cores: vec![core(1, 1_000, 0, &waits)], ..cell("kv") };
         let now = sample_of(vec![info]);
-        let Load::Cells(cells) = load(By::Cell, &now, &sample_of(vec![]), None) else { panic!() };
+        let Load::Cells(cells) = load(LoadDivision::Cell, &now, &sample_of(vec![]), None) else { panic!() };
         assert_eq!((cells[0].use_percent, cells[0].requests_per_second), (0.0, 0.0));
-        assert_eq!(load(By::Cell, &sample_of(vec![]), &now, None), Load::Cells(vec![]));
+        assert_eq!(load(LoadDivision::Cell, &sample_of(vec![]), &now, None), Load::Cells(vec![]));
     }
 }

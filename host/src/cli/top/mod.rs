@@ -27,10 +27,10 @@ mod test_samples;
 
 use super::interrupt::Interrupts;
 use super::{Context, Failure, complete};
-use crate::elastic::Every;
+use crate::elastic::MeasurementInterval;
 use crate::output::Format;
 use clap::Args;
-use load::{By, load};
+use load::{LoadDivision, load};
 use sample::{SampleSpec, Source};
 use std::env;
 use std::io::{self, IsTerminal};
@@ -65,10 +65,10 @@ pub(super) struct Arguments {
     cell: Option<String>,
     /// The view; on the interactive screen, the first
     #[arg(long, value_enum, default_value_t)]
-    by: By,
+    by: LoadDivision,
     /// The interval of measurements
     #[arg(long, value_name = "TIME", default_value = "1s")]
-    interval: Every,
+    interval: MeasurementInterval,
     /// Ends after this number of intervals instead of at ^C; prints tables
     #[arg(long, value_name = "NUMBER")]
     intervals: Option<u64>,

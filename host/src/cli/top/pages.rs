@@ -1,7 +1,7 @@
 //! The rows and columns of each view of the interactive screen.
 
 use super::grid_load::{ActivityLoad, ResourceLoad};
-use super::load::{By, CellLoad, CoreLoad, Load};
+use super::load::{CellLoad, CoreLoad, Load, LoadDivision};
 use super::plain;
 use crate::cli::grid::budget_text;
 use crate::output::human;
@@ -17,7 +17,7 @@ const MAX_INDENT: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Focus {
     /// The view.
-    pub by: By,
+    pub by: LoadDivision,
     /// The only cell.
     pub cell: Option<String>,
     /// The activity at the top of the tree.
@@ -192,7 +192,7 @@ fn row(key: String, values: Vec<Value>, opens: Option<Focus>) -> Row {
 }
 
 fn activities_of(cell: &str) -> Focus {
-    Focus { by: By::Activity, cell: Some(cell.to_owned()), ..Focus::default() }
+    Focus { by: LoadDivision::Activity, cell: Some(cell.to_owned()), ..Focus::default() }
 }
 
 fn cells_page(loads: &[CellLoad]) -> Page {
@@ -317,7 +317,7 @@ fn resources_page(loads: &[ResourceLoad]) -> Page {
             Value::text(&load.cell),
         ];
         let opens = load.resource.as_ref().map(|resource| Focus {
-            by: By::Resource,
+            by: LoadDivision::Resource,
             cell: Some(load.cell.clone()),
             resource: Some(resource.clone()),
             activity: None,

@@ -1,6 +1,6 @@
 //! Samples: the running cells, and their answers to the queries that a view needs.
 
-use super::load::By;
+use super::load::LoadDivision;
 use crate::cellctl::look_up;
 use crate::cli::failure::REFUSED;
 use crate::cli::{Failure, show};
@@ -28,7 +28,7 @@ const MAX_ACTIVITIES: u32 = 200;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SampleSpec {
     /// The view that it is for.
-    pub by: By,
+    pub by: LoadDivision,
     /// The only cell to query; all if `None`.
     pub cell: Option<String>,
 }
@@ -102,9 +102,9 @@ impl Source {
             cells.insert(info.id, CellSample { info, activities: None, grid: None, is_silent: false });
         }
         let query = match wanted.by {
-            By::Activity => Some(Query::Activities { most: MAX_ACTIVITIES }),
-            By::Resource => Some(Query::Grid),
-            By::Cell | By::Core => None,
+            LoadDivision::Activity => Some(Query::Activities { most: MAX_ACTIVITIES }),
+            LoadDivision::Resource => Some(Query::Grid),
+            LoadDivision::Cell | LoadDivision::Core => None,
         };
         if let Some(query) = query {
             self.ask(&mut client, &mut cells, wanted, &query)?;

@@ -1,6 +1,6 @@
 //! The state of the interactive screen, and the effects of keys. It has no terminal: `interactive` has.
 
-use super::load::{By, Load, load};
+use super::load::{Load, LoadDivision, load};
 use super::pages::{Focus, Kind, Page, Sort, levels, page};
 use super::plain;
 use super::sample::{Sample, SampleSpec};
@@ -17,8 +17,12 @@ const HISTORY: usize = 256;
 const PAGE: usize = 10;
 
 /// The views, in the order of their keys.
-pub(super) const VIEWS: [(By, &str); 4] =
-    [(By::Cell, "cells"), (By::Activity, "activities"), (By::Resource, "resources"), (By::Core, "cores")];
+pub(super) const VIEWS: [(LoadDivision, &str); 4] = [
+    (LoadDivision::Cell, "cells"),
+    (LoadDivision::Activity, "activities"),
+    (LoadDivision::Resource, "resources"),
+    (LoadDivision::Core, "cores"),
+];
 
 /// The effect of a key.
 #[derive(Debug, PartialEq, Eq)]
@@ -147,8 +151,8 @@ impl Screen {
         let Some(history) = self.histories.get(key) else { return String::new() };
         // A cost has no natural maximum.
         let most = match self.focus.by {
-            By::Resource => history.iter().copied().fold(1.0, f64::max),
-            By::Cell | By::Activity | By::Core => 100.0,
+            LoadDivision::Resource => history.iter().copied().fold(1.0, f64::max),
+            LoadDivision::Cell | LoadDivision::Activity | LoadDivision::Core => 100.0,
         };
         let levels = history.iter().skip(history.len().saturating_sub(width));
         self.charset.sparkline(levels.map(|level| level / most))
@@ -179,11 +183,13 @@ impl Screen {
             .collect();
         let silent: Vec<&str> = silent.iter().map(String::as_str).collect();
         match (&silent[..], self.focus.by) {
-            ([], By::Resource) if self.focus.resource.is_some() && self.page().rows.is_empty() => {
+            ([], LoadDivision::Resource) if self.focus.resource.is_some() && self.page().rows.is_empty() => {
                 "no activities have competed for this resource".to_owned()
             }
             ([], _) => String::new(),
-            (silent, By::Activity) => format!("{}: figures from the report", plain::silence(silent)),
+            (silent, LoadDivision::Activity) => {
+                format!("{}: figures from the report", plain::silence(silent))
+            }
             (silent, _) => plain::silence(silent),
         }
     }
@@ -258,7 +264,7 @@ impl Screen {
     fn switch(&mut self, view: usize) -> Step {
         let (by, _) = VIEWS[view];
         let mut cell = self.focus.cell.clone();
-        if by == By::Activity && cell.is_none() {
+        if by == LoadDivision::Activity && cell.is_none() {
             let mut rows = self.page().rows;
             if self.selected.1 < rows.len() {
                 cell = rows.swap_remove(self.selected.1).opens.and_then(|focus| focus.cell);

@@ -15,11 +15,11 @@ pub type Answer = Result<Arc<Metrics>, String>;
 
 /// The thread that makes readings.
 #[derive(Debug)]
-pub struct Turns {
+pub struct ReadingThread {
     requests: Sender<SyncSender<Answer>>,
 }
 
-impl Turns {
+impl ReadingThread {
     /// Starts the thread, which calls `read` for each reading. It ends with this value.
     pub fn start(read: impl FnMut() -> Result<Metrics, String> + Send + 'static) -> Self {
         let (requests, receiver) = channel();
@@ -60,17 +60,17 @@ mod tests {
         let (begun, wait_for_begin) = channel();
         let (go_on, wait_to_go_on) = sync_channel::<()>(0);
         let counted = Arc::clone(&readings);
-        let turns = Turns::start(move || {
+        let reading = ReadingThread::start(move || {
             counted.fetch_add(1, Ordering::Relaxed);
             let _ = begun.send(());
             let _ = wait_to_go_on.recv();
             Ok(Metrics::default())
         });
         thread::scope(|scope| {
-            let turns = &turns;
-            let mut requests = vec![scope.spawn(|| turns.next(LONG))];
+            let reading = &reading;
+            let mut requests = vec![scope.spawn(|| reading.next(LONG))];
             wait_for_begin.recv().unwrap();
-            requests.extend((0..8).map(|_| scope.spawn(|| turns.next(LONG))));
+            requests.extend((0..8).map(|_| scope.spawn(|| reading.next(LONG))));
             // The requests are in the queue before the first reading ends.
             sleep(Duration::from_millis(300));
             go_on.send(()).unwrap();
@@ -83,10 +83,10 @@ mod tests {
 
     #[test]
     fn a_request_waits_for_a_limited_time() {
-        let turns = Turns::start(|| {
+        let reading = ReadingThread::start(|| {
             sleep(LONG);
             Err("late".to_owned())
         });
-        assert!(turns.next(Duration::from_millis(20)).is_none());
+        assert!(reading.next(Duration::from_millis(20)).is_none());
     }
 }

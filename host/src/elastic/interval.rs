@@ -13,14 +13,14 @@ const LONGEST: Duration = Duration::from_secs(15 * 60);
 
 /// The interval of a periodic command: 10 ms to 15 min.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Every(pub Duration);
+pub struct MeasurementInterval(pub Duration);
 
 /// The error for a text that is not such an interval.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0:?} is no interval: write a number and its unit, as in 1s or 100ms, of 10ms to 15m")]
 pub struct BadInterval(String);
 
-impl FromStr for Every {
+impl FromStr for MeasurementInterval {
     type Err = BadInterval;
 
     fn from_str(text: &str) -> Result<Self, BadInterval> {
@@ -37,9 +37,9 @@ mod tests {
 
     #[test]
     fn intervals_need_a_unit_and_have_limits() {
-        assert_eq!("1s".parse(), Ok(Every(Duration::from_secs(1))));
+        assert_eq!("1s".parse(), Ok(MeasurementInterval(Duration::from_secs(1))));
         for bad in ["", "1", "-1s", "9ms", "0s", "16m"] {
-            assert_eq!(bad.parse::<Every>(), Err(BadInterval(bad.to_owned())));
+            assert_eq!(bad.parse::<MeasurementInterval>(), Err(BadInterval(bad.to_owned())));
         }
     }
 }
