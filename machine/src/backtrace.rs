@@ -3,7 +3,7 @@
 //! The walk reads only the stack of this core. An overwritten chain of frames ends the walk and cannot make it fault,
 //! so the walk is possible at any moment, also in exception handlers.
 
-use crate::image::Bounds;
+use crate::image_bounds::ImageBounds;
 use crate::interrupts::ExceptionFrame;
 use core::arch::asm;
 use core::ops::Range;
@@ -39,7 +39,7 @@ pub(crate) fn walk_interrupted(
         // which is mapped.
         unsafe { (address as *const u64).read_volatile() }
     };
-    let Bounds { text_start, text_end, .. } = Bounds::of_image();
+    let ImageBounds { text_start, text_end, .. } = ImageBounds::of_image();
     let is_code = |address: u64| (text_start..text_end).contains(&address);
     frames_of_context((context.rsp, context.rbp), stack, main_word, region_word, is_code, into)
 }

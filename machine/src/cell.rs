@@ -18,7 +18,7 @@ use crate::authority::Authority;
 use crate::cpu::Features;
 use crate::device::DeviceRegisters;
 use crate::dma;
-use crate::image::Bounds;
+use crate::image_bounds::ImageBounds;
 use crate::region_area::{OwnMemory, RegionArea, Tables};
 use crate::registers::Registers;
 use alloc::vec::Vec;
@@ -119,7 +119,7 @@ fn region_area(descriptor: &Descriptor) -> RegionArea {
     // SAFETY: the builder of the cell has mapped zeroed tables there, as many as the descriptor says, permanently;
     // `Cell::open` hands them out once.
     let tables = unsafe { Tables::new(base, descriptor.region_tables) };
-    let variables = Bounds::of_image().data_start;
+    let variables = ImageBounds::of_image().data_start;
     let data = descriptor.image.iter().find(|segment| segment.virt == variables).copied();
     let largest = if Features::read().gib_pages { PageSize::OneGib } else { PageSize::TwoMib };
     RegionArea::new(

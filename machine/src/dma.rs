@@ -13,7 +13,7 @@
 use crate::authority::Authority;
 use crate::cpu;
 use crate::dma_peer::Block;
-use crate::image::Bounds;
+use crate::image_bounds::ImageBounds;
 use crate::region_area::RegionArea;
 use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
 use alloc::sync::Arc;
@@ -42,7 +42,7 @@ static PLACED_IMAGE: AtomicPtr<PlacedImage> = AtomicPtr::new(core::ptr::null_mut
 /// The image's segments in physical memory.
 struct PlacedImage {
     segments: Vec<ImageSegment>,
-    bounds: Bounds,
+    bounds: ImageBounds,
     /// Virtual addresses of the variables, and the physical address of their start: a shortcut, as the heap's first
     /// pages are there. Empty if the variables are not contiguous in physical memory.
     variables: Range<u64>,
@@ -51,7 +51,7 @@ struct PlacedImage {
 
 /// Registers the physical addresses of the running image's segments.
 pub(crate) fn set_image(segments: Vec<ImageSegment>) {
-    let bounds = Bounds::of_image();
+    let bounds = ImageBounds::of_image();
     let all = bounds.data_start..bounds.data_end;
     let len = (all.end - all.start) as usize;
     let at = in_image(&segments, &bounds, all.start, len, Access::DeviceWrites);
@@ -108,7 +108,7 @@ fn piece_elsewhere(address: u64, len: usize, access: Access) -> Option<(u64, usi
 /// contains all of them and the device may access them so.
 fn in_image(
     segments: &[ImageSegment],
-    bounds: &Bounds,
+    bounds: &ImageBounds,
     address: u64,
     len: usize,
     access: Access,
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn devices_read_code_and_constants_and_write_only_variables() {
         let at = |page: u64| IMAGE + page * PAGE_SIZE;
-        let bounds = Bounds {
+        let bounds = ImageBounds {
             text_start: at(0),
             text_end: at(2),
             rodata_start: at(2),

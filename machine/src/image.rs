@@ -1,9 +1,7 @@
-//! The parts of an image beside its own code: entry point, note, panic handler, and the bounds of its segments.
+//! The parts of an image beside its own code: entry point, note and panic handler.
 
 use crate::authority::Authority;
 use core::panic::PanicInfo;
-use isola_abi::id::{PhysAddr, PhysRange};
-use isola_abi::layout::IMAGE;
 use isola_abi::management::RestartCause;
 
 /// Makes the binary an image that owns the machine. `$main` is a `fn(`[`crate::boot::Machine`]`) -> !`.
@@ -104,41 +102,6 @@ pub const NOTE_LEN: usize = isola_abi::note::ImageNote::LEN;
 pub const NOTE_TYPE: u32 = isola_abi::note::TYPE;
 #[doc(hidden)]
 pub const ABI_VERSION: u32 = isola_abi::VERSION;
-
-/// The virtual addresses of the running image's segments. Zero-length in a host program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct Bounds {
-    /// First byte of the code.
-    pub text_start: u64,
-    /// First byte behind the code.
-    pub text_end: u64,
-    /// First byte of the constants.
-    pub rodata_start: u64,
-    /// First byte behind the constants.
-    pub rodata_end: u64,
-    /// First byte of the variables.
-    pub data_start: u64,
-    /// First byte behind the variables.
-    pub data_end: u64,
-    /// First byte behind the initialised variables, which precede the zeroed ones.
-    pub variables_end: u64,
-}
-
-impl Bounds {
-    /// Returns the bounds of the running image.
-    pub fn of_image() -> Self {
-        unsafe extern "C" {
-            safe static isola_bounds: Bounds;
-        }
-        isola_bounds
-    }
-
-    /// Returns the physical memory of the whole image, if a PVH loader placed it as linked.
-    pub fn loaded(&self) -> PhysRange {
-        PhysRange::new(PhysAddr(self.text_start - IMAGE), self.data_end - self.text_start)
-    }
-}
 
 /// Ends a machine that has booted an image for cells only.
 #[doc(hidden)]

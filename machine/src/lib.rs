@@ -56,6 +56,7 @@ pub mod dma_peer;
 pub mod dma_ring;
 pub mod heap;
 pub mod image;
+pub mod image_bounds;
 pub mod interrupts;
 pub mod memory;
 mod memory_functions;

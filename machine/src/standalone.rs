@@ -8,7 +8,7 @@ use crate::boot::command_line::StandaloneVolume;
 use crate::boot::{self, Machine};
 use crate::cpu::Features;
 use crate::device::Device;
-use crate::image::Bounds;
+use crate::image_bounds::ImageBounds;
 use crate::memory::Region;
 use crate::paging::Rights;
 use crate::space::{CellSpace, InPlace, Plan, Segment, SegmentBytes};
@@ -111,7 +111,7 @@ fn used_devices(
 
 /// Returns the segments of the running image, which are at their link addresses.
 fn running_segments() -> Vec<Segment<'static>> {
-    let bounds = Bounds::of_image();
+    let bounds = ImageBounds::of_image();
     [
         (bounds.text_start, bounds.text_end, Rights::Execute),
         (bounds.rodata_start, bounds.rodata_end, Rights::Read),

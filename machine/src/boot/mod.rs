@@ -18,7 +18,7 @@ use crate::authority::Authority;
 use crate::device::pci::{self, PciFunction};
 use crate::device::virtio_mmio::{self, MmioDevice};
 use crate::device::{Device, Function};
-use crate::image::Bounds;
+use crate::image_bounds::ImageBounds;
 use crate::memory::map::subtract;
 use crate::memory::physical::LowMemory;
 use crate::memory::{Contents, Region};
@@ -126,7 +126,7 @@ pub unsafe fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
     let boot_apic = cpu::initial_apic_id();
     let firmware = Firmware::read(&memory, &start_info, (boot_apic, local::best_mode()), &ApicShifts::read());
     let boot_core = boot_core(&firmware, boot_apic);
-    let bounds = Bounds::of_image();
+    let bounds = ImageBounds::of_image();
     let mut reserved = alloc::vec![LOW_MEMORY, bounds.loaded()];
     reserved.extend(&start_info.occupied);
     reserved.extend(&start_info.modules);
@@ -269,7 +269,7 @@ fn take_own_memory(free: &[PhysRange], core_count: usize, ram: &[PhysRange]) -> 
 
 /// Returns the image's segments, for the device addresses of its constants and variables.
 fn image_segments() -> Vec<ImageSegment> {
-    let bounds = Bounds::of_image();
+    let bounds = ImageBounds::of_image();
     let loaded = bounds.loaded();
     alloc::vec![ImageSegment { virt: IMAGE + loaded.start.0, memory: loaded }]
 }

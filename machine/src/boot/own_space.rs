@@ -8,7 +8,7 @@
 //! IMAGE        the image's segments                                 R X | R | RW
 //! ```
 
-use crate::image::Bounds;
+use crate::image_bounds::ImageBounds;
 use crate::memory::{MemoryNodes, Region, Stock, direct};
 use crate::paging::{AddressSpace, Caching, LargestPage, MapError, Rights};
 use crate::registers::Registers;
@@ -53,7 +53,7 @@ impl OwnSpace {
 
     /// Builds the space.
     pub(super) fn build(
-        bounds: &Bounds,
+        bounds: &ImageBounds,
         ram: &[PhysRange],
         cores: &[Core],
         boot_core: Core,

@@ -37,7 +37,7 @@ pub(crate) use ownership::{OwnershipRecord, ownership_record_bytes};
 pub(crate) use survey::{KnownFunction, Survey};
 
 use crate::authority::Authority;
-use crate::image::Bounds;
+use crate::image_bounds::ImageBounds;
 use crate::memory::direct;
 use crate::registers::Registers;
 use crate::{cpu, interrupts, power, serial_line, smp, tables};
@@ -86,7 +86,7 @@ pub(crate) fn begin(start_info: u64) {
     if PERSISTENT.armed.load(Ordering::Relaxed) != 0 {
         return;
     }
-    let bounds = Bounds::of_image();
+    let bounds = ImageBounds::of_image();
     let len = bounds.variables_end - bounds.data_start;
     // SAFETY: from there on so many bytes are the image's initialised variables; no code has changed them so far, and
     // none does while this function reads them: only one core runs.

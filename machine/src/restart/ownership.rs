@@ -18,13 +18,10 @@ use isola_abi::descriptor::Core;
 use isola_abi::growth::MAX_PLUGGED_BLOCKS;
 use isola_abi::id::{MAX_CORES, PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
-use isola_abi::management::{MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_CELLS};
+use isola_abi::management::{MAX_ARGUMENT_BYTES, MAX_ARGUMENTS};
 use isola_abi::stage::Stage;
 use isola_abi::unplug::MAX_UNPLUGGED;
 use serde::{Deserialize, Serialize};
-
-/// The most cells with resources: the most cells at a time, and as many in quarantine.
-pub(super) const MAX_RECORDS: usize = 2 * MAX_CELLS;
 
 /// Bytes before the encoding: number, length, checksum.
 const HEAD: usize = 24;

@@ -4,15 +4,18 @@
 //! contents of more than a number have a checksum.
 
 use super::checksum;
-use super::ownership::MAX_RECORDS;
 use super::ring::Ring;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
+use isola_abi::management::MAX_CELLS;
 
 /// The most bytes of an image's initialised variables; larger ones are not copied, so that the image cannot restart.
 const MAX_VARIABLES: usize = 1024;
+
+/// The most cells with resources: the most cells at a time, and as many in quarantine.
+const MAX_RECORDS: usize = 2 * MAX_CELLS;
 
 /// The most bytes of a survey.
 const MAX_SURVEY: usize = 4096;
