@@ -52,9 +52,6 @@ pub enum Resize {
     Pending(Ticket),
 }
 
-/// The answer to a request that had to wait.
-pub type Resized = (Ticket, Result<MemoryResized, ManagementError>);
-
 /// The purpose of an unplug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {

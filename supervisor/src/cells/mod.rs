@@ -67,10 +67,10 @@ mod watch;
 pub use checkpoint::Checkpoint;
 pub use cores::{CoresResize, CoresWanted};
 pub use end::Stop;
-pub use memory::{Resize, Resized};
+pub use memory::Resize;
 pub use pending::Created;
 pub use recover::SupervisorState;
-pub use ticket::Ticket;
+pub use ticket::{Resized, Ticket};
 pub use usage::Detail;
 
 use crate::images::{Images, Measure};

@@ -2,9 +2,9 @@
 
 use super::cell::End;
 use super::cores::{CoreResizing, CoresResize, CoresWanted};
-use super::memory::{Resize, Resized, ShrinkStep};
+use super::memory::{Resize, ShrinkStep};
 use super::pending::{Job, Obstacle};
-use super::ticket::Ticket;
+use super::ticket::{Resized, Ticket};
 use super::{Cells, shorten};
 use alloc::format;
 use alloc::vec::Vec;

@@ -3,14 +3,16 @@
 //! A cell's name does not identify one: the requester may have disconnected when the request is done, and another may
 //! have made the same request for the same cell since.
 
-use super::memory::Resized;
 use alloc::vec::Vec;
 use isola_abi::id::CellId;
-use isola_abi::management::{CoresResized, ManagementError};
+use isola_abi::management::{CoresResized, ManagementError, MemoryResized};
 
 /// The unique identifier of a request that is answered later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
+
+/// The answer to a request to resize a cell's memory.
+pub type Resized = (Ticket, Result<MemoryResized, ManagementError>);
 
 /// The source of tickets.
 #[derive(Debug, Default)]
