@@ -2,7 +2,7 @@
 
 use super::Cells;
 use super::cell::{Cell, End, Run};
-use super::lend::Afterwards;
+use super::lend::AfterEnd;
 use super::memory::Shrink;
 use super::usage::Usage;
 use super::watch::Watch;
@@ -208,8 +208,8 @@ impl<H: Hardware> Cells<H> {
         }
         self.record_about(id, since_ns, event);
         let then = match &restart {
-            Some(JournalEvent::RestartDue { .. }) => Afterwards::Restart,
-            _ => Afterwards::Nothing,
+            Some(JournalEvent::RestartDue { .. }) => AfterEnd::Restart,
+            _ => AfterEnd::Nothing,
         };
         if let Some(event) = restart {
             let now = self.core.now_ns();

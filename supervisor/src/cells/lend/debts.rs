@@ -4,7 +4,7 @@
 //! that it has borrowed. A restarted supervisor thus finds each loan, wherever the core is, and whichever cell ends.
 
 use super::memory::SavedMemory;
-use super::transfers::{Afterwards, Loans};
+use super::transfers::{AfterEnd, Loans};
 use crate::cells::cell::Cell;
 use crate::cells::table::CellTable;
 use crate::lending::Loan;
@@ -91,7 +91,7 @@ impl Loans {
         let gone: Vec<CellId> = lenders.filter(|id| !is_live(id)).collect();
         for id in gone {
             let is_due = table.get(id).is_some_and(|cell| cell.restarting.next_ns().is_some());
-            let then = if is_due { Afterwards::Restart } else { Afterwards::Nothing };
+            let then = if is_due { AfterEnd::Restart } else { AfterEnd::Nothing };
             self.lender_ended(id, then, now);
         }
         for Debt { core: id, lender, borrower } in debts.into_iter().filter(|debt| is_live(&debt.lender)) {

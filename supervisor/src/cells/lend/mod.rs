@@ -30,7 +30,7 @@ use isola_abi::management::{
 };
 use isola_supervisor_core::Hardware;
 use isola_supervisor_core::trusted_core::OwnedCell;
-pub(super) use transfers::{Afterwards, Loans};
+pub(super) use transfers::{AfterEnd, Loans};
 use transfers::{CoreTransfer, Destination};
 
 /// If a lender could not take its core, the time until the core is sent again, in ns.
@@ -275,7 +275,7 @@ impl<H: Hardware> Cells<H> {
     }
 
     /// Handles the end of a cell that may have lent or borrowed cores.
-    pub(super) fn lending_ended(&mut self, id: CellId, then: Afterwards) {
+    pub(super) fn lending_ended(&mut self, id: CellId, then: AfterEnd) {
         let now = self.core.now_ns();
         for loan in self.loans.cell_ended(id, then, now) {
             self.record_about(loan.borrower, now, JournalEvent::NotBorrowed { core: Some(loan.core) });

@@ -64,7 +64,7 @@ impl Destination {
 
 /// The state of a cell after its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cells) enum Afterwards {
+pub(in crate::cells) enum AfterEnd {
     /// The cell stays ended, unless it is created again by request.
     Nothing,
     /// The cell's policy restarts it, and it needs all its cores.
@@ -91,7 +91,7 @@ impl Loans {
     /// Handles the end of a cell: its borrowed cores return to their lenders, and its lent cores lose their lender. If
     /// the cell is to restart, its lent cores return at once. Returns the loans whose transfers to the borrower are
     /// cancelled.
-    pub(super) fn cell_ended(&mut self, id: CellId, then: Afterwards, now: u64) -> Vec<Loan> {
+    pub(super) fn cell_ended(&mut self, id: CellId, then: AfterEnd, now: u64) -> Vec<Loan> {
         self.lender_ended(id, then, now);
         for loan in self.lending.cell_ended(id) {
             if !self.is_moving(loan.core) {
@@ -101,7 +101,7 @@ impl Loans {
         let mut void = Vec::new();
         for CoreTransfer { to, .. } in &mut self.transfers {
             let loan = to.loan_mut();
-            let is_needed = loan.lender == Some(id) && then == Afterwards::Restart;
+            let is_needed = loan.lender == Some(id) && then == AfterEnd::Restart;
             // When the cell restarts, it takes all its cores from the free ones.
             loan.lender = loan.lender.filter(|lender| *lender != id);
             if let Destination::Borrower(loan) = *to
@@ -117,8 +117,8 @@ impl Loans {
 
     /// Removes the cell as the lender of its loans, whose cores will return to the free ones. If the cell is to
     /// restart, these leases end at once.
-    pub(super) fn lender_ended(&mut self, id: CellId, then: Afterwards, now: u64) {
-        if then == Afterwards::Restart {
+    pub(super) fn lender_ended(&mut self, id: CellId, then: AfterEnd, now: u64) {
+        if then == AfterEnd::Restart {
             self.lending.recall_all(id, now);
         }
         self.lending.lender_ended(id);

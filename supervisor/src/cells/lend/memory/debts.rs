@@ -7,7 +7,7 @@
 
 use super::{MemoryLoans, MemoryReturn};
 use crate::cells::cell::Cell;
-use crate::cells::lend::transfers::Afterwards;
+use crate::cells::lend::transfers::AfterEnd;
 use crate::cells::table::CellTable;
 use crate::lending::memory::{MemoryLoan, Renewal};
 use alloc::vec::Vec;
@@ -109,7 +109,7 @@ impl MemoryLoans {
         let lenders: Vec<CellId> = self.lending.loans().iter().filter_map(|loan| loan.lender).collect();
         for id in lenders.into_iter().filter(|id| !table.get(*id).is_some_and(Cell::is_live)) {
             let is_due = table.get(id).is_some_and(|cell| cell.restarting.next_ns().is_some());
-            self.lender_ended(id, if is_due { Afterwards::Restart } else { Afterwards::Nothing }, now);
+            self.lender_ended(id, if is_due { AfterEnd::Restart } else { AfterEnd::Nothing }, now);
         }
     }
 }

@@ -4,7 +4,7 @@ use super::claims::NEW_CELL;
 use super::{LoanRequest, MemoryReturn, PATIENCE_NS, Purpose, Reclaim};
 use crate::cells::Cells;
 use crate::cells::cell::Cell;
-use crate::cells::lend::transfers::Afterwards;
+use crate::cells::lend::transfers::AfterEnd;
 use crate::lending::memory::{MemoryLoan, Renewal};
 use alloc::vec::Vec;
 use isola_abi::growth::LARGEST_BLOCK;
@@ -219,7 +219,7 @@ impl<H: Hardware> Cells<H> {
     }
 
     /// Handles the end of a cell that may have lent or borrowed memory.
-    pub(in crate::cells) fn memory_lending_ended(&mut self, id: CellId, then: Afterwards) {
+    pub(in crate::cells) fn memory_lending_ended(&mut self, id: CellId, then: AfterEnd) {
         let now = self.core.now_ns();
         let memory = &mut self.loans.memory;
         memory.reclaims.retain(|reclaim| reclaim.from != id);

@@ -22,7 +22,7 @@ mod claims;
 mod debts;
 mod deliver;
 
-use super::transfers::Afterwards;
+use super::transfers::AfterEnd;
 use super::{Cells, ReturnReason, lease_end_ns, shorten};
 use crate::cells::cell::Cell;
 use crate::lending::memory::{MAX_LOANS, MemoryLending, MemoryLoan, MemoryParty, Renewal, unused_bytes};
@@ -201,8 +201,8 @@ impl MemoryLoans {
     }
 
     /// Removes the cell as the lender of its loans. If it is to restart, their leases end at once.
-    pub(super) fn lender_ended(&mut self, id: CellId, then: Afterwards, now: u64) {
-        if then == Afterwards::Restart {
+    pub(super) fn lender_ended(&mut self, id: CellId, then: AfterEnd, now: u64) {
+        if then == AfterEnd::Restart {
             self.lending.recall_all(id, now);
         }
         self.lending.lender_ended(id);
@@ -211,7 +211,7 @@ impl MemoryLoans {
                 && loan.lender == Some(id)
             {
                 loan.lender = None;
-                loan.renewal = if then == Afterwards::Restart { Renewal::None } else { loan.renewal };
+                loan.renewal = if then == AfterEnd::Restart { Renewal::None } else { loan.renewal };
             }
         }
         for (lender, _) in self.requests.iter_mut().flat_map(|coming| &mut coming.came) {
