@@ -137,7 +137,7 @@ pub(crate) enum LastName {
 
 /// Where the look-up ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Until {
+enum WalkEnd {
     Last(LastLink),
     Parent,
 }
@@ -200,9 +200,9 @@ impl Caller<'_> {
         last: LastLink,
         resolution: Option<&Resolution>,
     ) -> Result<Found, Errno> {
-        match self.walk(directory, path, Until::Last(last), resolution).await? {
+        match self.walk(directory, path, WalkEnd::Last(last), resolution).await? {
             Walked::Found(found) => Ok(found),
-            Walked::Parent(_) => unreachable!("the look-up was to go on to the last component"),
+            Walked::Parent(_) => unreachable!("the look-up was to continue to the last component"),
         }
     }
 
@@ -221,7 +221,7 @@ impl Caller<'_> {
 
     /// Finds the directory of a path's last component.
     pub(crate) async fn find_parent(&self, directory: i32, path: &[u8]) -> Result<Parent, Errno> {
-        match self.walk(directory, path, Until::Parent, None).await? {
+        match self.walk(directory, path, WalkEnd::Parent, None).await? {
             Walked::Parent(parent) => Ok(parent),
             Walked::Found(_) => unreachable!("the look-up was to end at the last component"),
         }
@@ -231,7 +231,7 @@ impl Caller<'_> {
         &self,
         directory: i32,
         path: &[u8],
-        until: Until,
+        until: WalkEnd,
         resolution: Option<&Resolution>,
     ) -> Result<Walked, Errno> {
         match path {
@@ -249,7 +249,7 @@ impl Caller<'_> {
         loop {
             at += rest[at..].iter().take_while(|byte| **byte == b'/').count();
             if at == rest.len() {
-                if until == Until::Parent {
+                if until == WalkEnd::Parent {
                     return Ok(Walked::Parent(Parent {
                         directory: here,
                         name: last_name,
@@ -268,7 +268,7 @@ impl Caller<'_> {
             self.check(&here, Access::EXECUTE)?;
             if name == b"." || name == b".." {
                 last_name = if len == 1 { LastName::Dot } else { LastName::DotDot };
-                if until == Until::Parent && is_last {
+                if until == WalkEnd::Parent && is_last {
                     return Ok(Walked::Parent(Parent { directory: here, name: last_name, wants_directory }));
                 }
                 if len == 2 {
@@ -280,7 +280,7 @@ impl Caller<'_> {
                 at += len;
                 continue;
             }
-            if until == Until::Parent && is_last {
+            if until == WalkEnd::Parent && is_last {
                 let name = LastName::Name(name.to_vec());
                 return Ok(Walked::Parent(Parent { directory: here, name, wants_directory }));
             }
@@ -295,7 +295,7 @@ impl Caller<'_> {
             if let Some(resolution) = resolution {
                 resolution.check_step(&here, &child)?;
             }
-            let follows = !is_last || wants_directory || until == Until::Last(LastLink::Follow);
+            let follows = !is_last || wants_directory || until == WalkEnd::Last(LastLink::Follow);
             if child.dentry.kind() == InodeKind::Symlink && follows {
                 links += 1;
                 if links > MOST_LINKS {

@@ -69,7 +69,7 @@ impl Run {
 
 /// The dirty blocks to write.
 #[derive(Clone, Copy)]
-pub(crate) enum Which {
+pub(crate) enum DirtySelection {
     All,
     Of(Owner),
 }
@@ -319,12 +319,12 @@ impl Blocks {
     }
 
     /// Returns dirty blocks as runs of at most `most` blocks, and marks them as being written.
-    pub fn take_dirty(&mut self, which: Which, most: usize) -> Vec<Run> {
+    pub fn take_dirty(&mut self, which: DirtySelection, most: usize) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for number in &self.dirty {
             let Some(block) = self.blocks.get_mut(number) else { continue };
             let Some(data) = block.data.clone() else { continue };
-            if block.is_writing || matches!(which, Which::Of(owner) if owner != block.owner) {
+            if block.is_writing || matches!(which, DirtySelection::Of(owner) if owner != block.owner) {
                 continue;
             }
             block.is_writing = true;

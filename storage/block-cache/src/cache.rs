@@ -2,7 +2,7 @@
 
 use crate::BLOCK_LEN;
 use crate::account::{Budget, CacheUse};
-use crate::blocks::{Blocks, Found, Run, Which, part_of};
+use crate::blocks::{Blocks, DirtySelection, Found, Run, part_of};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -272,7 +272,7 @@ impl BlockCache {
     /// # Errors
     /// The errors of the device. Blocks that could not be written stay dirty.
     pub async fn flush(&self) -> Result<(), BlockError> {
-        self.write_back(Which::All).await?;
+        self.write_back(DirtySelection::All).await?;
         self.shared.device.flush().await.map(drop)
     }
 
@@ -295,7 +295,7 @@ impl BlockCache {
         let cache = self.clone();
         // An error is reported by the next flush.
         spawn_task_for(INFRASTRUCTURE, async move {
-            let _ = cache.write_back(Which::All).await;
+            let _ = cache.write_back(DirtySelection::All).await;
         })
         .detach();
     }
@@ -450,13 +450,13 @@ impl BlockCache {
             }
             // An error is the next flush's, unless it prevents progress.
             let outcome = match write_back {
-                Some(owner) => self.write_back(Which::Of(owner)).await,
+                Some(owner) => self.write_back(DirtySelection::Of(owner)).await,
                 None => Ok(()),
             };
             if self.shared.blocks.borrow().dirty_len() >= before {
                 outcome?;
                 // The device reads that activity's other blocks, or they change all the time.
-                self.write_back(Which::All).await?;
+                self.write_back(DirtySelection::All).await?;
                 yield_now().await;
             }
         }
@@ -467,19 +467,19 @@ impl BlockCache {
         if self.shared.blocks.borrow().dirty_len() < most {
             return Ok(());
         }
-        let outcome = self.write_back(Which::All).await;
+        let outcome = self.write_back(DirtySelection::All).await;
         // An error is the next flush's, unless it prevents progress.
         if self.shared.blocks.borrow().dirty_len() < most { Ok(()) } else { outcome }
     }
 
     /// Writes dirty blocks.
-    async fn write_back(&self, which: Which) -> Result<(), BlockError> {
+    async fn write_back(&self, which: DirtySelection) -> Result<(), BlockError> {
         let cache = self.clone();
         // In a task, as the blocks have to be marked as written even if the caller drops this future.
         spawn_task(async move { cache.write_back_alone(which).await }).await
     }
 
-    async fn write_back_alone(&self, which: Which) -> Result<(), BlockError> {
+    async fn write_back_alone(&self, which: DirtySelection) -> Result<(), BlockError> {
         poll_fn(|context| {
             if self.shared.is_writing_back.replace(true) {
                 self.shared.write_back_waiting.borrow_mut().push(context.waker().clone());

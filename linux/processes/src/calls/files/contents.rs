@@ -24,7 +24,7 @@ const MOST_READ_AT_ONCE: u64 = 16 * PAGE_SIZE;
 
 /// Where a read or write begins, and how it waits.
 #[derive(Clone, Copy, Default)]
-struct Manner {
+struct TransferOptions {
     /// The offset; `None` for the position of the file.
     offset: Option<u64>,
     /// `RWF_NOWAIT`: it fails instead of waiting.
@@ -33,7 +33,7 @@ struct Manner {
     appends: bool,
 }
 
-impl Manner {
+impl TransferOptions {
     fn at(offset: u64) -> Self {
         Self { offset: Some(offset), ..Self::default() }
     }
@@ -156,7 +156,7 @@ impl Memory {
     }
 }
 
-async fn read_to(thread: &Thread, descriptor: i32, memory: Memory, manner: Manner) -> CallResult {
+async fn read_to(thread: &Thread, descriptor: i32, memory: Memory, options: TransferOptions) -> CallResult {
     let file = thread.files.get(descriptor)?;
     let memory = match memory {
         Memory::Buffer(address, len) if file.is_socket() => {
@@ -167,21 +167,26 @@ async fn read_to(thread: &Thread, descriptor: i32, memory: Memory, manner: Manne
         memory => memory,
     };
     let buffer = memory.resolve(thread, Access::Write).await?;
-    manner.read(thread, &file, buffer).await
+    options.read(thread, &file, buffer).await
 }
 
-async fn write_from(thread: &Thread, descriptor: i32, memory: Memory, manner: Manner) -> CallResult {
+async fn write_from(
+    thread: &Thread,
+    descriptor: i32,
+    memory: Memory,
+    options: TransferOptions,
+) -> CallResult {
     let file = thread.files.get(descriptor)?;
     let buffer = memory.resolve(thread, Access::Read).await?;
-    manner.write(thread, &file, buffer).await
+    options.write(thread, &file, buffer).await
 }
 
 pub async fn read(thread: &mut Thread, descriptor: i32, address: u64, len: u64) -> CallResult {
-    read_to(thread, descriptor, Memory::Buffer(address, len), Manner::default()).await
+    read_to(thread, descriptor, Memory::Buffer(address, len), TransferOptions::default()).await
 }
 
 pub async fn write(thread: &mut Thread, descriptor: i32, address: u64, len: u64) -> CallResult {
-    write_from(thread, descriptor, Memory::Buffer(address, len), Manner::default()).await
+    write_from(thread, descriptor, Memory::Buffer(address, len), TransferOptions::default()).await
 }
 
 /// Serves a read of an object that has bytes, into one page that is mapped, or waits for bytes; and a read of a file whose pages
@@ -269,8 +274,8 @@ pub async fn pread64(
     len: u64,
     offset: i64,
 ) -> CallResult {
-    let manner = Manner::at(offset_of(offset)?);
-    read_to(thread, descriptor, Memory::Buffer(address, len), manner).await
+    let options = TransferOptions::at(offset_of(offset)?);
+    read_to(thread, descriptor, Memory::Buffer(address, len), options).await
 }
 
 pub async fn pwrite64(
@@ -280,16 +285,16 @@ pub async fn pwrite64(
     len: u64,
     offset: i64,
 ) -> CallResult {
-    let manner = Manner::at(offset_of(offset)?);
-    write_from(thread, descriptor, Memory::Buffer(address, len), manner).await
+    let options = TransferOptions::at(offset_of(offset)?);
+    write_from(thread, descriptor, Memory::Buffer(address, len), options).await
 }
 
 pub async fn readv(thread: &mut Thread, descriptor: i32, vector: u64, count: u64) -> CallResult {
-    read_to(thread, descriptor, Memory::Vector(vector, count), Manner::default()).await
+    read_to(thread, descriptor, Memory::Vector(vector, count), TransferOptions::default()).await
 }
 
 pub async fn writev(thread: &mut Thread, descriptor: i32, vector: u64, count: u64) -> CallResult {
-    write_from(thread, descriptor, Memory::Vector(vector, count), Manner::default()).await
+    write_from(thread, descriptor, Memory::Vector(vector, count), TransferOptions::default()).await
 }
 
 pub async fn preadv(
@@ -299,8 +304,8 @@ pub async fn preadv(
     count: u64,
     offset: i64,
 ) -> CallResult {
-    let manner = Manner::at(offset_of(offset)?);
-    read_to(thread, descriptor, Memory::Vector(vector, count), manner).await
+    let options = TransferOptions::at(offset_of(offset)?);
+    read_to(thread, descriptor, Memory::Vector(vector, count), options).await
 }
 
 pub async fn pwritev(
@@ -310,18 +315,18 @@ pub async fn pwritev(
     count: u64,
     offset: i64,
 ) -> CallResult {
-    let manner = Manner::at(offset_of(offset)?);
-    write_from(thread, descriptor, Memory::Vector(vector, count), manner).await
+    let options = TransferOptions::at(offset_of(offset)?);
+    write_from(thread, descriptor, Memory::Vector(vector, count), options).await
 }
 
-/// Returns the manner of `preadv2` and `pwritev2`; the offset -1 is the position. Flags that only ask for haste have no
+/// Returns the options of `preadv2` and `pwritev2`; the offset -1 is the position. Flags that only ask for haste have no
 /// effect.
-fn manner_of(offset: i64, flags: u32, known: u32) -> Result<Manner, Errno> {
+fn options_of(offset: i64, flags: u32, known: u32) -> Result<TransferOptions, Errno> {
     if flags & !known != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     let offset = if offset == -1 { None } else { Some(offset_of(offset)?) };
-    Ok(Manner { offset, nowait: flags & RWF_NOWAIT != 0, appends: flags & RWF_APPEND != 0 })
+    Ok(TransferOptions { offset, nowait: flags & RWF_NOWAIT != 0, appends: flags & RWF_APPEND != 0 })
 }
 
 pub async fn preadv2(
@@ -333,8 +338,8 @@ pub async fn preadv2(
     _high: u64,
     flags: u32,
 ) -> CallResult {
-    let manner = manner_of(offset, flags, RWF_HIPRI | RWF_NOWAIT | RWF_SYNC | RWF_DSYNC)?;
-    read_to(thread, descriptor, Memory::Vector(vector, count), manner).await
+    let options = options_of(offset, flags, RWF_HIPRI | RWF_NOWAIT | RWF_SYNC | RWF_DSYNC)?;
+    read_to(thread, descriptor, Memory::Vector(vector, count), options).await
 }
 
 pub async fn pwritev2(
@@ -346,8 +351,8 @@ pub async fn pwritev2(
     _high: u64,
     flags: u32,
 ) -> CallResult {
-    let manner = manner_of(offset, flags, RWF_HIPRI | RWF_NOWAIT | RWF_SYNC | RWF_DSYNC | RWF_APPEND)?;
-    let result = write_from(thread, descriptor, Memory::Vector(vector, count), manner).await;
+    let options = options_of(offset, flags, RWF_HIPRI | RWF_NOWAIT | RWF_SYNC | RWF_DSYNC | RWF_APPEND)?;
+    let result = write_from(thread, descriptor, Memory::Vector(vector, count), options).await;
     if result.is_ok() && flags & (RWF_SYNC | RWF_DSYNC) != 0 {
         thread.files.get(descriptor)?.sync().await?;
     }

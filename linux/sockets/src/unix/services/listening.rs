@@ -1,6 +1,6 @@
 //! Accepting channels of other cells.
 
-use super::{ChannelEnd, FOREIGN, First, first_of};
+use super::{ChannelEnd, FOREIGN, FirstResult, first_of};
 use crate::Errno;
 use crate::settings::SocketSettings;
 use crate::socket::Socket;
@@ -25,8 +25,8 @@ impl ListeningSocket {
         // The end of a listening socket is announced as a place.
         let ended = self.socket.space.wait(Events::OUT, || self.state() & Events::HUP);
         match first_of(accepting, ended).await {
-            First::One(value) => Some(value),
-            First::Other(_) => None,
+            FirstResult::One(value) => Some(value),
+            FirstResult::Other(_) => None,
         }
     }
 

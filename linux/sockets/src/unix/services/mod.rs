@@ -74,17 +74,17 @@ pub trait CellChannels: Send + Sync {
 }
 
 /// The first of two futures to complete.
-enum First<A, B> {
+enum FirstResult<A, B> {
     One(A),
     Other(B),
 }
 
 /// Waits for the first of two futures.
-async fn first_of<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> First<A, B> {
+async fn first_of<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> FirstResult<A, B> {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|context| match one.as_mut().poll(context) {
-        Poll::Ready(value) => Poll::Ready(First::One(value)),
-        Poll::Pending => other.as_mut().poll(context).map(First::Other),
+        Poll::Ready(value) => Poll::Ready(FirstResult::One(value)),
+        Poll::Pending => other.as_mut().poll(context).map(FirstResult::Other),
     })
     .await
 }

@@ -1,6 +1,6 @@
 //! Connecting to a service of another cell.
 
-use super::{ChannelEnd, FOREIGN, First, PacketChannel, first_of};
+use super::{ChannelEnd, FOREIGN, FirstResult, PacketChannel, first_of};
 use crate::Errno;
 use crate::address::UnixAddress;
 use crate::settings::SocketSettings;
@@ -37,15 +37,15 @@ impl OpeningSocket {
             if self.socket.state.lock().is_closed { Events::HUP } else { Events::NONE }
         });
         match first_of(opening, closed).await {
-            First::One(Ok(channel)) => {
+            FirstResult::One(Ok(channel)) => {
                 let end = self.opened(channel.most_bytes());
                 drop(self);
                 if let Some(end) = end {
                     end.carry(channel).await;
                 }
             }
-            First::One(Err(error)) => self.failed(error),
-            First::Other(_) => {}
+            FirstResult::One(Err(error)) => self.failed(error),
+            FirstResult::Other(_) => {}
         }
     }
 
