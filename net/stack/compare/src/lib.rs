@@ -78,14 +78,14 @@ impl std::error::Error for UnknownWork {}
 
 /// The stack that does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum StackKind {
     /// Isola's stack.
     Isola,
     /// smoltcp.
     Smoltcp,
 }
 
-impl Who {
+impl StackKind {
     /// Does the work.
     pub fn run(self, work: Work) -> Outcome {
         match self {
@@ -95,7 +95,7 @@ impl Who {
     }
 }
 
-impl FromStr for Who {
+impl FromStr for StackKind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn each_stack_does_each_work() {
-        for who in [Who::Isola, Who::Smoltcp] {
+        for who in [StackKind::Isola, StackKind::Smoltcp] {
             for (work, units) in [(Work::Bulk(2), 2), (Work::Echo(20), 20), (Work::Connect(5), 5)] {
                 let outcome = who.run(work);
                 assert_eq!(outcome.units, units, "{who:?}: {work:?}");

@@ -1,6 +1,6 @@
 //! `isola-stack-compare STACK WORK COUNT`: does the work and prints nanoseconds per unit and frames per unit.
 
-use isola_stack_compare::{Who, Work};
+use isola_stack_compare::{StackKind, Work};
 use std::env;
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
 fn run() -> Result<String, String> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [who, work, count] = &arguments[..] else { return Err("three arguments are needed".into()) };
-    let who: Who = who.parse()?;
+    let who: StackKind = who.parse()?;
     let count = count.parse().map_err(|_| format!("{count:?} is no count"))?;
     let work = Work::named(work, count).map_err(|error| error.to_string())?;
     let outcome = who.run(work);

@@ -33,7 +33,7 @@ pub(crate) use icmp6::{
     Icmp6ErrorKind, Message as Icmp6Message, error_packet as icmp6_error, is_about_neighbours,
     is_error as is_icmp6_error, may_cause_error, parse as parse_icmp6,
 };
-pub(crate) use interface::{Interface, InterfaceConfig, LinkMessage, LinkMessageKind, Path, Silence};
+pub(crate) use interface::{Interface, InterfaceConfig, LinkMessage, LinkMessageKind, Path, SilentNeighbour};
 pub(crate) use ipv4::{
     HEADER_LEN as IPV4_HEADER_LEN, Parsed as ParsedIpv4, header as ipv4_header, parse as parse_ipv4,
 };

@@ -12,7 +12,7 @@ use crate::configuration::{
 };
 use crate::ip::{
     Advert, Answers, ArpPacket, Icmp6ErrorKind, LearnOutcome, LinkMessage, LinkMessageKind, MakeEntry,
-    NdpMessage, REACHABLE_V6, RouterAdvert, Silence, Strength, Waiting, neighbour_advertisement,
+    NdpMessage, REACHABLE_V6, RouterAdvert, SilentNeighbour, Strength, Waiting, neighbour_advertisement,
     neighbour_solicitation, router_solicitation,
 };
 use crate::tcp::{SearchOutcome, StackParts};
@@ -380,12 +380,12 @@ impl Stack {
             // If another router replaces a silent one, the waiting packets are sent to it, and waiting connections look
             // up their path again.
             let outcome = match self.interface.on_silent(ip) {
-                Silence::NextRouter => {
+                SilentNeighbour::NextRouter => {
                     let Self { interface, counters, now, .. } = self;
                     packets.into_iter().for_each(|packet| interface.send(*now, packet, counters));
                     SearchOutcome::Found
                 }
-                Silence::NoRoute => {
+                SilentNeighbour::NoRoute => {
                     self.counters.add(Counter::DropNeighbourSilent, packets.len() as u64);
                     SearchOutcome::NoAnswer
                 }

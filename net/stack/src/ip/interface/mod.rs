@@ -82,7 +82,7 @@ pub(crate) struct Interface {
 
 /// The consequence of an unresponsive neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Silence {
+pub(crate) enum SilentNeighbour {
     /// It was a router, and another one may respond.
     NextRouter,
     NoRoute,
@@ -279,17 +279,17 @@ impl Interface {
 
     /// Processes a failed resolution: if the neighbour is a router, the next one is tried (RFC 4861 6.3.6), until all
     /// have failed.
-    pub fn on_silent(&mut self, neighbour: IpAddr) -> Silence {
+    pub fn on_silent(&mut self, neighbour: IpAddr) -> SilentNeighbour {
         let routers = self.ipv6.routers.iter().flatten().count();
         if !self.demote(neighbour) {
-            return Silence::NoRoute;
+            return SilentNeighbour::NoRoute;
         }
         self.silent_routers += 1;
         if self.silent_routers < routers {
-            return Silence::NextRouter;
+            return SilentNeighbour::NextRouter;
         }
         self.silent_routers = 0;
-        Silence::NoRoute
+        SilentNeighbour::NoRoute
     }
 
     /// Processes a neighbour's answer.

@@ -26,7 +26,7 @@ mod view;
 pub(crate) use clock::Expiry;
 pub(crate) use ecn::{EcnAgreement, LongSegment, NewDataOnly};
 pub(crate) use ends::FastPathResult;
-pub(crate) use output::{FastOutgoing, More, Outgoing};
+pub(crate) use output::{FastOutgoing, MoreToSend, Outgoing};
 pub(crate) use segments::Verdict;
 pub(crate) use signals::{Signal, Signals};
 

@@ -17,7 +17,7 @@ pub(crate) struct Outgoing {
     /// Whether routers may mark the packet (ECT).
     pub markable: NewDataOnly,
     /// Whether another segment may follow at once.
-    pub more: More,
+    pub more: MoreToSend,
 }
 
 /// An outgoing fast-path segment.
@@ -25,12 +25,12 @@ pub(crate) struct FastOutgoing {
     pub header: Header,
     /// `None` for a segment without data.
     pub payload: Option<IoBuf>,
-    pub more: More,
+    pub more: MoreToSend,
 }
 
 /// Whether the connection may have more to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum More {
+pub(crate) enum MoreToSend {
     Maybe,
     No,
 }
@@ -77,7 +77,7 @@ impl Connection {
         self.segments_out += 1;
         if flags.has(Flags::SYN) {
             let (header, sack) = (self.syn_header(now, config), SackBlocks::NONE);
-            return Some(Outgoing { header, sack, markable: NewDataOnly::No, more: More::Maybe });
+            return Some(Outgoing { header, sack, markable: NewDataOnly::No, more: MoreToSend::Maybe });
         }
         if self.marks.agreed == EcnAgreement::Yes {
             flags = flags | self.marks.flags(fresh);
@@ -85,7 +85,7 @@ impl Connection {
             fresh = NewDataOnly::No;
         }
         let header = self.header(now, seq, flags | Flags::ACK);
-        let more = if self.sender.has_sent_all() { More::No } else { More::Maybe };
+        let more = if self.sender.has_sent_all() { MoreToSend::No } else { MoreToSend::Maybe };
         Some(Outgoing { header, sack: self.receiver.take_reports(), markable: fresh, more })
     }
 
@@ -108,7 +108,7 @@ impl Connection {
         };
         self.keep_alive_due = Membership::Out;
         self.segments_out += 1;
-        let more = if self.sender.has_unsent() { More::Maybe } else { More::No };
+        let more = if self.sender.has_unsent() { MoreToSend::Maybe } else { MoreToSend::No };
         Some(FastOutgoing { header: self.header(now, seq, flags | Flags::ACK), payload, more })
     }
 

@@ -4,7 +4,7 @@ use super::Tcp;
 use crate::base::{Duration, Flow, Instant, MacAddr, TxChecksum};
 use crate::ip::{ETHERNET_HEADER_LEN, Interface, Packet, Path, mark_capable};
 use crate::tcp::cached_path::{CachedPath, complete};
-use crate::tcp::connection::{FastOutgoing, Membership, More, NewDataOnly, Outgoing};
+use crate::tcp::connection::{FastOutgoing, Membership, MoreToSend, NewDataOnly, Outgoing};
 use crate::tcp::in_use::is_in_use;
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{CHECKSUM_OFFSET, Header};
@@ -74,8 +74,8 @@ impl Tcp {
         };
         interface.owner = connection.owner;
         match more {
-            More::Maybe => self.ready.turn(),
-            More::No => {
+            MoreToSend::Maybe => self.ready.turn(),
+            MoreToSend::No => {
                 self.ready.remove(index);
                 if len > 0 {
                     self.timers.no_later_than(index, connection.deadline_under_way(now));
@@ -97,8 +97,8 @@ impl Tcp {
                 && let Some((frame, more)) = self.next_frame(index, mac, stack)
             {
                 match more {
-                    More::Maybe => self.ready.turn(),
-                    More::No => self.rest(index, stack.now),
+                    MoreToSend::Maybe => self.ready.turn(),
+                    MoreToSend::No => self.rest(index, stack.now),
                 }
                 return Some(frame);
             }
@@ -169,7 +169,12 @@ impl Tcp {
         Some(path)
     }
 
-    fn next_frame(&mut self, index: u32, mac: MacAddr, stack: &mut StackParts<'_>) -> Option<(Frame, More)> {
+    fn next_frame(
+        &mut self,
+        index: u32,
+        mac: MacAddr,
+        stack: &mut StackParts<'_>,
+    ) -> Option<(Frame, MoreToSend)> {
         let connection = self.connections.at_mut(index)?;
         stack.interface.owner = connection.owner;
         let mut payload = Chain::new();

@@ -5,7 +5,7 @@ use crate::tcp::seq::Seq;
 
 /// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum RunState {
     /// Sent, with no further information.
     Sent,
     /// SACKed: the peer has received it beyond a gap.
@@ -25,7 +25,7 @@ pub(super) enum Times {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub end: Seq,
-    pub fate: Fate,
+    pub fate: RunState,
     pub times: Times,
     /// The time of the last transmission.
     pub sent_at: Instant,

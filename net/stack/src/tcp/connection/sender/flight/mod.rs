@@ -15,7 +15,7 @@
 //! run, and retransmissions add at most one run per hole. So there are at most twice as many runs as the limit.
 
 use super::rack::Deliveries;
-use super::run::{Fate, Run, Times};
+use super::run::{Run, RunState, Times};
 use crate::base::{Duration, Instant};
 use crate::tcp::sack::Block;
 use crate::tcp::seq::Seq;
@@ -69,7 +69,7 @@ impl Flight {
     #[inline]
     pub fn sent(&mut self, end: Seq, now: Instant) {
         if self.sole.is_none() && self.runs.is_empty() {
-            self.sole = Some(Run { end, fate: Fate::Sent, times: Times::Once, sent_at: now });
+            self.sole = Some(Run { end, fate: RunState::Sent, times: Times::Once, sent_at: now });
         } else {
             self.sent_behind(end, now);
         }
@@ -77,7 +77,7 @@ impl Flight {
 
     /// Appends new data to a flight with at least one run.
     fn sent_behind(&mut self, end: Seq, now: Instant) {
-        let run = Run { end, fate: Fate::Sent, times: Times::Once, sent_at: now };
+        let run = Run { end, fate: RunState::Sent, times: Times::Once, sent_at: now };
         if let Some(sole) = &mut self.sole
             && sole.sent_at == run.sent_at
         {
@@ -87,7 +87,7 @@ impl Flight {
         self.spread();
         let full = self.runs.len() >= self.limit;
         if let Some(last) = self.runs.back_mut()
-            && last.fate == Fate::Sent
+            && last.fate == RunState::Sent
             && (full || (last.sent_at == run.sent_at && last.times == Times::Once))
         {
             last.end = run.end;
@@ -150,7 +150,7 @@ impl Flight {
                 break;
             }
             self.leave(first.fate, end.since(self.start));
-            if first.fate != Fate::Sacked {
+            if first.fate != RunState::Sacked {
                 news.take(self.start, end, &first);
             }
             self.start = end;
@@ -170,19 +170,19 @@ impl Flight {
         }
     }
 
-    fn leave(&mut self, fate: Fate, len: u32) {
+    fn leave(&mut self, fate: RunState, len: u32) {
         match fate {
-            Fate::Sent => {}
-            Fate::Sacked => self.sacked -= len,
-            Fate::Lost => self.lost -= len,
+            RunState::Sent => {}
+            RunState::Sacked => self.sacked -= len,
+            RunState::Lost => self.lost -= len,
         }
     }
 
-    fn join(&mut self, fate: Fate, len: u32) {
+    fn join(&mut self, fate: RunState, len: u32) {
         match fate {
-            Fate::Sent => {}
-            Fate::Sacked => self.sacked += len,
-            Fate::Lost => self.lost += len,
+            RunState::Sent => {}
+            RunState::Sacked => self.sacked += len,
+            RunState::Lost => self.lost += len,
         }
     }
 
@@ -195,12 +195,12 @@ impl Flight {
         while let Some(&run) = self.runs.get(index)
             && from.before(block.end)
         {
-            if run.fate != Fate::Sacked {
+            if run.fate != RunState::Sacked {
                 let start = from.max(block.start);
                 let end = if run.end.after(block.end) { block.end } else { run.end };
                 let Some(run_index) = self.cut(index, (from, start, end)) else { break };
                 index = run_index;
-                self.turn(index, start, Fate::Sacked);
+                self.turn(index, start, RunState::Sacked);
                 news.take(start, end, &run);
                 from = end;
             } else {
@@ -231,7 +231,7 @@ impl Flight {
     }
 
     /// Changes the state of the run at `index`, which begins at `start`.
-    fn turn(&mut self, index: usize, start: Seq, fate: Fate) {
+    fn turn(&mut self, index: usize, start: Seq, fate: RunState) {
         let Some(run) = self.runs.get_mut(index) else { return };
         let (old, len) = (run.fate, run.end.since(start));
         run.fate = fate;
@@ -244,7 +244,7 @@ impl Flight {
         let mut last = 0;
         for index in 1..self.runs.len() {
             let (before, run) = (self.runs[last], self.runs[index]);
-            if before.fate == run.fate && run.fate != Fate::Sent {
+            if before.fate == run.fate && run.fate != RunState::Sent {
                 let times = if before.times == run.times { run.times } else { Times::Again };
                 self.runs[last] = Run { times, ..run };
             } else {
@@ -261,11 +261,11 @@ impl Flight {
         self.spread();
         let (mut from, mut look_at, mut found) = (self.start, None, 0);
         for run in &mut self.runs {
-            if run.fate == Fate::Sent
+            if run.fate == RunState::Sent
                 && let Some(due) = is_due(run)
             {
                 if due <= now {
-                    run.fate = Fate::Lost;
+                    run.fate = RunState::Lost;
                     found += run.end.since(from);
                 } else {
                     look_at = look_at.max(Some(due));
@@ -285,14 +285,14 @@ impl Flight {
     pub fn lose_first(&mut self, len: u32) {
         self.spread();
         let Some(&first) = self.runs.front() else { return };
-        if first.fate != Fate::Sent {
+        if first.fate != RunState::Sent {
             return;
         }
         let end = if first.end.since(self.start) > len { self.start + len } else { first.end };
         if let Some(run_index) = self.cut(0, (self.start, self.start, end)) {
-            self.turn(run_index, self.start, Fate::Lost);
+            self.turn(run_index, self.start, RunState::Lost);
         } else {
-            self.turn(0, self.start, Fate::Lost);
+            self.turn(0, self.start, RunState::Lost);
         }
         self.unite();
     }
@@ -302,7 +302,7 @@ impl Flight {
     pub fn lose_last(&mut self, len: u32) {
         self.spread();
         let Some(&last) = self.runs.back() else { return };
-        if last.fate != Fate::Sent {
+        if last.fate != RunState::Sent {
             return;
         }
         let index = self.runs.len() - 1;
@@ -310,7 +310,7 @@ impl Flight {
             index.checked_sub(1).and_then(|before| self.runs.get(before)).map_or(self.start, |r| r.end);
         let start = if last.end.since(from) > len { last.end.back(len) } else { from };
         if let Some(run_index) = self.cut(index, (from, start, last.end)) {
-            self.turn(run_index, start, Fate::Lost);
+            self.turn(run_index, start, RunState::Lost);
         }
     }
 
@@ -321,12 +321,15 @@ impl Flight {
         self.runs.clear();
         self.sacked = 0;
         self.lost = last.end.since(self.start);
-        self.runs.push_back(Run { fate: Fate::Lost, times: Times::Again, ..last });
+        self.runs.push_back(Run { fate: RunState::Lost, times: Times::Again, ..last });
     }
 
     /// Marks all lost data as in flight again.
     pub fn find_all(&mut self) {
-        self.runs.iter_mut().filter(|run| run.fate == Fate::Lost).for_each(|run| run.fate = Fate::Sent);
+        self.runs
+            .iter_mut()
+            .filter(|run| run.fate == RunState::Lost)
+            .for_each(|run| run.fate = RunState::Sent);
         self.lost = 0;
     }
 
@@ -334,7 +337,7 @@ impl Flight {
     pub fn first_lost(&self) -> Option<(Seq, Seq)> {
         let mut start = self.start;
         for run in &self.runs {
-            if run.fate == Fate::Lost {
+            if run.fate == RunState::Lost {
                 return Some((start, run.end));
             }
             start = run.end;
@@ -344,21 +347,22 @@ impl Flight {
 
     /// Records that the bytes from the start of the first lost run up to `end` were retransmitted.
     pub fn sent_again(&mut self, end: Seq, now: Instant) {
-        let Some(index) = self.runs.iter().position(|run| run.fate == Fate::Lost) else { return };
+        let Some(index) = self.runs.iter().position(|run| run.fate == RunState::Lost) else { return };
         let full = self.runs.len() >= self.limit;
         let before = index.checked_sub(1).and_then(|before| self.runs.get_mut(before));
         let start = before.as_ref().map_or(self.start, |run| run.end);
         let len = end.since(start);
         let joins = before.is_some_and(|run| {
-            let same = run.fate == Fate::Sent && (full || (run.sent_at == now && run.times == Times::Again));
+            let same =
+                run.fate == RunState::Sent && (full || (run.sent_at == now && run.times == Times::Again));
             if same {
-                *run = Run { end, fate: Fate::Sent, times: Times::Again, sent_at: now };
+                *run = Run { end, fate: RunState::Sent, times: Times::Again, sent_at: now };
             }
             same
         });
         self.lost -= len;
         let whole = self.runs.get(index).is_some_and(|run| run.end == end);
-        let again = Run { end, fate: Fate::Sent, times: Times::Again, sent_at: now };
+        let again = Run { end, fate: RunState::Sent, times: Times::Again, sent_at: now };
         match (joins, whole) {
             (true, true) => drop(self.runs.remove(index)),
             (true, false) => {}

@@ -41,7 +41,7 @@ fn runs(flight: &Flight) -> Vec<Run> {
 }
 
 /// Returns the states of all bytes.
-fn fates(flight: &Flight) -> Vec<Fate> {
+fn fates(flight: &Flight) -> Vec<RunState> {
     let mut from = flight.start;
     let mut fates = Vec::new();
     for run in runs(flight) {
@@ -52,7 +52,7 @@ fn fates(flight: &Flight) -> Vec<Fate> {
     fates
 }
 
-fn count(fates: &[Fate], fate: Fate) -> u32 {
+fn count(fates: &[RunState], fate: RunState) -> u32 {
     fates.iter().filter(|&&other| other == fate).count() as u32
 }
 
@@ -60,7 +60,7 @@ fn count(fates: &[Fate], fate: Fate) -> u32 {
 /// is never reached.
 fn play(steps: Vec<Step>, base: u32, limit: usize, exact: bool) {
     let mut flight = Flight::new(Seq(base), limit);
-    let mut model: Vec<Fate> = Vec::new();
+    let mut model: Vec<RunState> = Vec::new();
     let mut now = Instant::ZERO;
     let mut rack = Rack::new(Seq(base));
     for step in steps {
@@ -71,37 +71,41 @@ fn play(steps: Vec<Step>, base: u32, limit: usize, exact: bool) {
         match step {
             Step::Send(count) => {
                 flight.sent(start + len + count, now);
-                model.extend((0..count).map(|_| Fate::Sent));
+                model.extend((0..count).map(|_| RunState::Sent));
             }
             Step::Ack(count) => {
                 let count = count.min(len);
                 flight.acked(start + count, &mut news);
-                let known = model.drain(..count as usize).filter(|&fate| fate == Fate::Sacked).count() as u32;
+                let known =
+                    model.drain(..count as usize).filter(|&fate| fate == RunState::Sacked).count() as u32;
                 assert!(!exact || news.bytes == count - known);
             }
             Step::Sack(offset, count) if offset < len => {
                 let end = (offset + count).min(len);
                 flight.sack(Block { start: start + offset, end: start + end }, &mut news);
                 let part = &mut model[offset as usize..end as usize];
-                let known = part.iter().filter(|&&fate| fate == Fate::Sacked).count() as u32;
+                let known = part.iter().filter(|&&fate| fate == RunState::Sacked).count() as u32;
                 assert!(!exact || news.bytes == end - offset - known);
-                part.fill(Fate::Sacked);
+                part.fill(RunState::Sacked);
             }
             Step::Resend(count) => {
                 if let Some((from, end)) = flight.first_lost() {
                     let count = count.min(end.since(from));
                     flight.sent_again(from + count, now);
                     let from = from.since(start) as usize;
-                    model[from..from + count as usize].fill(Fate::Sent);
+                    model[from..from + count as usize].fill(RunState::Sent);
                 }
             }
             Step::LoseAll => {
                 flight.lose_all();
-                model.fill(Fate::Lost);
+                model.fill(RunState::Lost);
             }
             Step::FindAll => {
                 flight.find_all();
-                model.iter_mut().filter(|fate| **fate == Fate::Lost).for_each(|fate| *fate = Fate::Sent);
+                model
+                    .iter_mut()
+                    .filter(|fate| **fate == RunState::Lost)
+                    .for_each(|fate| *fate = RunState::Sent);
             }
             Step::LoseFirst(count) => {
                 flight.lose_first(count);
@@ -120,8 +124,8 @@ fn play(steps: Vec<Step>, base: u32, limit: usize, exact: bool) {
         }
         let fates = fates(&flight);
         assert!(!exact || fates == model);
-        assert_eq!(flight.sacked(), count(&fates, Fate::Sacked));
-        assert_eq!(flight.lost(), count(&fates, Fate::Lost));
+        assert_eq!(flight.sacked(), count(&fates, RunState::Sacked));
+        assert_eq!(flight.lost(), count(&fates, RunState::Lost));
         let count = runs(&flight).len();
         assert!(count <= 2 * limit + 2, "{count} runs, limit {limit}");
     }
