@@ -36,7 +36,8 @@ pub(super) fn explained(mut error: Error, words: &[String]) -> Error {
 fn nearest(typed: &str, words: &[String]) -> Vec<String> {
     let mut command = Cli::command();
     for word in words.iter().take_while(|word| *word != typed) {
-        if let Some(inner) = command.find_subcommand(word) {
+        // The value of an option can be called like a command, as in `--on run`.
+        if let Some(inner) = command.find_subcommand(word).filter(|inner| inner.has_subcommands()) {
             command = inner.clone();
         }
     }
