@@ -4,7 +4,7 @@
 
 use super::interrupt::Interrupts;
 use super::stream::{Progress, Stream};
-use super::{Context, Failure, complete, failure};
+use super::{Context, Failure, complete, failure, output_file};
 use crate::capture::CapturedFrame;
 use crate::capture::file::CaptureFile;
 use crate::capture::line::line;
@@ -12,7 +12,6 @@ use crate::output::{Format, human};
 use clap::Args;
 use isola_abi::query::{CaptureSpec, Direction, FrameFilter, Query};
 use serde::Serialize;
-use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -159,12 +158,7 @@ struct FrameView<'a> {
 impl Sink {
     fn open(context: &Context, arguments: &Arguments) -> Result<Self, Failure> {
         let Some(path) = &arguments.write else { return Ok(Self::Lines(context.output.format)) };
-        let to: Box<dyn Write> = match path.as_os_str() == "-" {
-            true => Box::new(io::stdout()),
-            false => Box::new(File::create(path).map_err(|error| {
-                Failure::new(failure::REFUSED, format!("{} cannot be written: {error}", path.display()))
-            })?),
-        };
+        let to = output_file::open(path)?;
         let mut sink = Self::File { file: CaptureFile::begin(&arguments.cell, arguments.snaplen)?, to };
         sink.flush()?;
         Ok(sink)

@@ -26,6 +26,7 @@ mod logs;
 mod memory_parts;
 mod metrics;
 mod network;
+mod output_file;
 mod port;
 mod processes;
 mod profile;

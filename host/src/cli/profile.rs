@@ -6,7 +6,7 @@
 use super::interrupt::Interrupts;
 use super::stream::{Progress, Stream};
 use super::trace::TraceTime;
-use super::{Context, Failure, complete, failure, show};
+use super::{Context, Failure, complete, failure, output_file, show};
 use crate::cellctl::look_up;
 use crate::hosted_cells;
 use crate::image::CellImage;
@@ -25,8 +25,7 @@ use isola_abi::integrity::ImageDigest;
 use isola_abi::management::MAX_SAMPLE_HZ;
 use isola_abi::query::{ProfileRecord, ProfileSpec, Query};
 use serde::Serialize;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -70,7 +69,7 @@ pub(super) struct Arguments {
     cores: Option<CellCores>,
     /// Divides the samples further
     #[arg(long, value_name = "WHAT")]
-    by: Option<By>,
+    by: Option<SampleDivision>,
     /// Number of functions in the table
     #[arg(long, value_name = "NUMBER", default_value_t = 25)]
     top: usize,
@@ -81,7 +80,7 @@ pub(super) struct Arguments {
 
 /// The division of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum By {
+enum SampleDivision {
     /// By activity, event loop and interrupts
     Activity,
 }
@@ -141,7 +140,7 @@ pub(super) fn profile(context: &Context, arguments: &Arguments) -> Result<ExitCo
     let interrupts = Interrupts::count()?;
     let symbols = symbols(context, arguments)?;
     // Opened first: a profile that cannot be written is not begun.
-    let files = arguments.write.iter().map(|path| Ok((path, open(path)?)));
+    let files = arguments.write.iter().map(|path| Ok((path, output_file::open(path)?)));
     let files = files.collect::<Result<Vec<_>, Failure>>()?;
     let profile = record(context, arguments, &interrupts)?;
     let named = NamedProfile::new(&profile, symbols.as_ref());
@@ -157,7 +156,7 @@ pub(super) fn profile(context: &Context, arguments: &Arguments) -> Result<ExitCo
         };
         file.write_all(text.as_bytes())
             .and_then(|()| file.flush())
-            .map_err(|error| unwritable(path, &error))?;
+            .map_err(|error| output_file::unwritable(path, &error))?;
     }
     report(context, arguments, &profile, &functions(&named, grouping), to_output)?;
     Ok(ExitCode::SUCCESS)
@@ -203,17 +202,6 @@ fn checked_symbols(path: &Path, digest: &ImageDigest) -> Result<Symbols, String>
         ));
     }
     Symbols::open(path).map_err(|error| error.to_string())
-}
-
-fn open(path: &Path) -> Result<Box<dyn Write>, Failure> {
-    if path == Path::new("-") {
-        return Ok(Box::new(io::stdout()));
-    }
-    Ok(Box::new(File::create(path).map_err(|error| unwritable(path, &error))?))
-}
-
-fn unwritable(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(failure::REFUSED, format!("{} cannot be written: {error}", path.display()))
 }
 
 /// Records until the end of the duration, ^C, or the end of the cell.
@@ -308,7 +296,7 @@ fn report(
             numbers.chain(account).chain([without_long_parameters(function.name)]).collect()
         });
         let headings: &[&str] = match arguments.by {
-            Some(By::Activity) => &["SELF", "TOTAL", "ACTIVITY", "FUNCTION"],
+            Some(SampleDivision::Activity) => &["SELF", "TOTAL", "ACTIVITY", "FUNCTION"],
             None => &["SELF", "TOTAL", "FUNCTION"],
         };
         context.output.text(&table(headings, rows))?;

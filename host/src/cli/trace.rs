@@ -5,7 +5,7 @@
 
 use super::interrupt::Interrupts;
 use super::stream::{Progress, Stream};
-use super::{Context, Failure, complete, failure};
+use super::{Context, Failure, complete, failure, output_file};
 use crate::output::{Format, human};
 use crate::placement::CellCores;
 use crate::trace::TraceSummary;
@@ -14,7 +14,6 @@ use clap::Args;
 use isola_abi::query::{Query, TraceRecord, TraceSpec};
 use jiff::SignedDuration;
 use serde::Serialize;
-use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -110,7 +109,7 @@ pub(super) fn trace(context: &Context, arguments: &Arguments) -> Result<ExitCode
     let interrupts = Interrupts::count()?;
     let cores = arguments.cores.map_or(u64::MAX, |cores| cores.0);
     // Opened first: a trace that cannot be written is not begun.
-    let to = open(&arguments.write)?;
+    let to = output_file::open(&arguments.write)?;
     let query = Query::Trace(TraceSpec { cores });
     let stream = Stream::begin(context, &arguments.cell, &query, "trace")?;
     let file = TraceFile::begin(&arguments.cell);
@@ -121,16 +120,6 @@ pub(super) fn trace(context: &Context, arguments: &Arguments) -> Result<ExitCode
     session.summary.lost = session.summary.lost.saturating_add(session.stream.lost());
     report(context, arguments, &session.summary)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn open(path: &Path) -> Result<Box<dyn Write>, Failure> {
-    if path == Path::new("-") {
-        return Ok(Box::new(io::stdout()));
-    }
-    let file = File::create(path).map_err(|error| {
-        Failure::new(failure::REFUSED, format!("{} cannot be written: {error}", path.display()))
-    })?;
-    Ok(Box::new(file))
 }
 
 /// A running trace.
