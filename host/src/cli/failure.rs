@@ -12,6 +12,12 @@ pub(super) const REFUSED: u8 = 1;
 /// Exit code of an invalid command line.
 pub(super) const USAGE: u8 = 2;
 
+/// Exit code of `run` if the cell crashed, as a shell reports it for a program that aborts.
+pub(super) const CRASHED: u8 = 134;
+
+/// Exit code of `run` if the cell was stopped by force, as a shell reports it for a program that is killed.
+pub(super) const KILLED: u8 = 137;
+
 /// A command's failure: the message, and the exit code.
 #[derive(Debug)]
 pub(super) struct Failure {

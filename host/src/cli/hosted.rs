@@ -178,8 +178,8 @@ fn wait_for_exit(mut child: Child, interrupts: &Interrupts) -> Result<ExitCode, 
 fn exit_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
-        (None, Some(signal)) if signal == Signal::KILL.as_raw() => super::run::KILLED,
-        (None, _) => super::run::CRASHED,
+        (None, Some(signal)) if signal == Signal::KILL.as_raw() => super::failure::KILLED,
+        (None, _) => super::failure::CRASHED,
     }
 }
 

@@ -1,7 +1,7 @@
 //! `isola run`: creates a cell and starts it.
 
 use super::attach::{AttachOutcome, ProgramStreams, relay};
-use super::failure::{REFUSED, USAGE};
+use super::failure::{CRASHED, KILLED, REFUSED, USAGE};
 use super::follow::Follower;
 use super::hosted::{self, Hosted};
 use super::interrupt::{INTERRUPTED, Interrupts};
@@ -46,12 +46,6 @@ const NO_CELL_IMAGE: u8 = 126;
 
 /// Exit code if the image does not exist.
 const NO_IMAGE: u8 = 127;
-
-/// Exit code if the cell crashed, as a shell reports it for a program that aborts.
-pub(super) const CRASHED: u8 = 134;
-
-/// Exit code if the cell was stopped by force, as a shell reports it for a program that is killed.
-pub(super) const KILLED: u8 = 137;
 
 /// How long a new cell may take until its program can have its standard input.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(30);

@@ -3,8 +3,7 @@
 use super::catalogue as families;
 use super::grid;
 use super::histogram::{Histogram, queueing_bounds, request_bounds};
-use super::machine::{cycle_seconds, seconds};
-use super::series::{Metrics, Value};
+use super::series::{Metrics, Value, cycle_seconds, seconds};
 use crate::output::view::{is_running, most_memory};
 use crate::query::QueryAnswer;
 use isola_abi::management::{ActivityUsage, CellInfo, CellState, CoreUsage};

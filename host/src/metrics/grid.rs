@@ -1,8 +1,7 @@
 //! The values of a cell's resource grid.
 
 use super::catalogue as families;
-use super::machine::{cycle_seconds, seconds};
-use super::series::{Metrics, Value};
+use super::series::{Metrics, Value, cycle_seconds, seconds};
 use crate::query::QueryAnswer;
 use isola_abi::grid::Metric;
 use isola_abi::management::CellInfo;

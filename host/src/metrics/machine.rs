@@ -2,7 +2,7 @@
 
 use super::catalogue as families;
 use super::cell::CellReading;
-use super::series::{Metrics, Value};
+use super::series::{Metrics, Value, seconds};
 use crate::machine::record::MachineRecord;
 use isola_abi::management::{CoreOwner, MachineInfo};
 use std::time::Duration;
@@ -67,14 +67,4 @@ fn owner_name(owner: CoreOwner) -> &'static str {
         CoreOwner::Failed => "failed",
         CoreOwner::InTransfer(_) => "transfer",
     }
-}
-
-/// Converts ns to seconds.
-pub(super) fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
-}
-
-/// Converts cycles to seconds, if the number of cycles per second is known.
-pub(super) fn cycle_seconds(cycles: u64, hz: u64) -> Option<f64> {
-    (hz > 0).then(|| cycles as f64 / hz as f64)
 }

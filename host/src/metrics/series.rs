@@ -199,6 +199,16 @@ fn encode_value(encoder: &mut MetricEncoder<'_>, kind: MetricType, value: &Value
     }
 }
 
+/// Converts ns to seconds.
+pub(super) fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// Converts cycles to seconds, if the number of cycles per second is known.
+pub(super) fn cycle_seconds(cycles: u64, hz: u64) -> Option<f64> {
+    (hz > 0).then(|| cycles as f64 / hz as f64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::catalogue::{

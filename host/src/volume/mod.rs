@@ -54,7 +54,7 @@ pub enum VolumeSpecError {
     /// The text has another form.
     #[error(
         "{0:?} is no volume of a cell: write VOLUME:PATH or VOLUME:PATH:ro, as in data:/var/lib/data or ./site.img:/www:ro; \
-         VOLUME@CELL stands for a volume that a service cell serves"
+         VOLUME@CELL is a volume that a service cell serves"
     )]
     Form(String),
     /// The path cannot be mounted.
