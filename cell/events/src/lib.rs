@@ -37,7 +37,7 @@
 //! The modules `vcore_runner` and `event_loop` distinguish the two.
 //!
 //! **Circles of modules.** [`EventLoop`] has all state of a core, and most modules define a part of it with the part's
-//! operations. These reach the running core's part by way of [`EVENTS`], so that no caller passes a handle; so
+//! operations. These reach the running core's part by way of [`EVENTS`], without a handle from the caller. For that reason
 //! `event_loop` and its parts import from each other. Each part can be read alone, with `event_loop` as the list of parts.
 //!
 //! Not here: the policies themselves, which are those of `isola-schedulers`, and ledgers, which are built on the counters
