@@ -26,7 +26,7 @@ use crate::session::{Service, Session, System};
 use crate::timeline::{CORES_OF_SERVICE, OWN_CURVES, P99_MS, REQUESTS};
 use cells::Cells;
 use cgroups::Cgroups;
-use isola_host::elastic::{Bounds, Controller, Look, Step, WindowLatency};
+use isola_host::elastic::{Bounds, Controller, Observation, Step, WindowLatency};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
@@ -372,7 +372,7 @@ impl<'a> CoreMover<'a> {
         let seen = WindowLatency::Percentile((p99_us * 1e3) as u64);
         // Each side keeps a core.
         let (borrowed, most) = (service.saturating_sub(1), (service + batch).saturating_sub(1));
-        let look = Look { seen, cores: service, borrowed, most };
+        let look = Observation { seen, cores: service, borrowed, most };
         Some(self.controller.decide(&look))
     }
 }
