@@ -117,7 +117,7 @@ impl Guard {
         }
         match frame.payload {
             // An ARP probe for a duplicate address has sender address 0 (RFC 5227 2.1.1).
-            Payload::Arp { sender_mac, sender } => {
+            Payload::Arp { sender_mac, sender, .. } => {
                 sender_mac == frame.source && (sender.is_unspecified() || self.has(port, sender))
             }
             Payload::Ipv4 { source, content, .. } => match content {

@@ -73,6 +73,11 @@ impl Addresses {
         true
     }
 
+    /// Returns the owner of an address that was in use within the last [`AGE`].
+    pub fn owner(&self, ip: IpAddr, now: Duration) -> Option<Owner> {
+        self.bindings.get(&ip).filter(|binding| !is_unused(binding, now)).map(|binding| binding.owner)
+    }
+
     /// Reserves an address for the hosts behind the uplink for good, whichever port has it now.
     pub fn reserve(&mut self, ip: IpAddr) {
         if is_assignable(ip) {

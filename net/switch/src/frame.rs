@@ -3,13 +3,16 @@
 //! Every field comes from a cell or from the network: a packet that is shorter than its own lengths demand is
 //! [`Payload::Other`].
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An Ethernet hardware address.
 pub type Mac = [u8; 6];
 
 /// Length of an Ethernet header.
 pub const HEADER_LEN: usize = 14;
+
+/// The type of an ICMPv6 neighbour solicitation (RFC 4861 4.3).
+const NEIGHBOUR_SOLICITATION: u8 = 135;
 
 /// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,9 @@ pub enum Payload<'a> {
         sender_mac: Mac,
         /// The sender's IPv4 address, as the packet claims it.
         sender: Ipv4Addr,
+        /// The address whose owner the packet asks for. An announcement of the sender's own address (RFC 5227 3) asks for
+        /// none.
+        requested: Option<Ipv4Addr>,
     },
     /// An IPv4 packet.
     Ipv4 {
@@ -117,6 +123,24 @@ impl Payload<'_> {
             Self::Arp { .. } | Self::Other => false,
         }
     }
+
+    /// Returns the address whose owner a packet asks for: an ARP request, or a neighbour solicitation (RFC 4861 4.3).
+    pub fn requested(&self) -> Option<IpAddr> {
+        match *self {
+            Self::Arp { requested, .. } => requested.map(IpAddr::from),
+            Self::Ipv6 { content: Content::Icmp { kind: NEIGHBOUR_SOLICITATION, rest }, .. } => {
+                neighbour_target(rest).map(IpAddr::from)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns the target of a neighbour solicitation or advertisement, of which `rest` has the bytes after the checksum: it
+/// follows four bytes of flags (RFC 4861 4.3 and 4.4).
+pub(crate) fn neighbour_target(rest: &[u8]) -> Option<Ipv6Addr> {
+    let bytes = rest.get(4..20)?.first_chunk::<16>()?;
+    Some(Ipv6Addr::from(*bytes))
 }
 
 /// Returns whether a hardware address is a group address: broadcast or multicast.
@@ -130,7 +154,10 @@ fn arp(packet: &[u8]) -> Option<Payload<'static>> {
         return None;
     }
     let sender_mac = packet[8..14].try_into().ok()?;
-    Some(Payload::Arp { sender_mac, sender: ipv4_at(packet, 14)? })
+    let (sender, target) = (ipv4_at(packet, 14)?, ipv4_at(packet, 24)?);
+    let is_request = packet[6..8] == [0, 1];
+    let requested = (is_request && target != sender).then_some(target);
+    Some(Payload::Arp { sender_mac, sender, requested })
 }
 
 fn ipv4(packet: &[u8]) -> Option<Payload<'_>> {

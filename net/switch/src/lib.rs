@@ -16,6 +16,9 @@
 //! ports, and those of the serving cell are its own at all times. A frame with the source address of another port is
 //! dropped, and so is all that only routers and DHCP servers send.
 //!
+//! **Requests for an address** (ARP, neighbour solicitations) whose owner is known go to no client but the owner, as only its
+//! answer would be forwarded. They go to the uplink and to the serving cell as other broadcasts do.
+//!
 //! Not here: queues, rate limits and devices, which belong to the service cell (`isola-volume-service`).
 #![no_std]
 #![forbid(unsafe_code)]

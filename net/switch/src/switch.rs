@@ -1,10 +1,10 @@
 //! The forwarding decision.
 
 use crate::addresses::{Addresses, Owner};
-use crate::frame::{Content, Frame, Mac, Payload, is_group};
+use crate::frame::{Content, Frame, Mac, Payload, is_group, neighbour_target};
 use alloc::collections::BTreeMap;
 use core::fmt;
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::IpAddr;
 use core::time::Duration;
 
 /// The types of ICMP and ICMPv6 messages that the rules name (RFC 792; RFC 4861).
@@ -182,19 +182,15 @@ impl Switch {
             }
             Source::Port(port) => self.check_port(port, &frame, now)?,
         }
-        let targets = self.targets(from, &frame);
+        let targets = self.targets(from, &frame, now);
         if targets == Targets::NONE { Err(DropReason::NoReceiver) } else { Ok(targets) }
     }
 
-    fn targets(&self, from: Source, frame: &Frame<'_>) -> Targets {
+    fn targets(&self, from: Source, frame: &Frame<'_>, now: Duration) -> Targets {
         let destination = frame.destination;
         if is_group(destination) {
             let (uplink, own) = (from != Source::Uplink, from != Source::Own);
-            // No client is a router, so that these frames, most of those that a client sends at its start, would wake all
-            // others for nothing (RFC 4541 2.1.1 and 3).
-            let is_for_clients = !frame.payload.is_for_routers();
-            let ports = if is_for_clients { Recipients::All } else { Recipients::None };
-            return Targets { uplink, own, ports };
+            return Targets { uplink, own, ports: self.group_members(from, &frame.payload, now) };
         }
         if destination == self.own {
             return Targets { own: from != Source::Own, ..Targets::NONE };
@@ -204,6 +200,24 @@ impl Switch {
             Some(port) if from == Source::Port(*port) => Targets::NONE,
             Some(port) => Targets { ports: Recipients::One(*port), ..Targets::NONE },
             None => Targets { uplink: from != Source::Uplink, ..Targets::NONE },
+        }
+    }
+
+    /// Returns the ports of a broadcast or multicast: not those whose clients it would wake for nothing.
+    fn group_members(&self, from: Source, payload: &Payload<'_>, now: Duration) -> Recipients {
+        // No client is a router (RFC 4541 2.1.1 and 3).
+        if payload.is_for_routers() {
+            return Recipients::None;
+        }
+        // An answer of another client than the owner would be dropped. The uplink still gets the request: a host there may
+        // use an address that it has not announced.
+        match payload.requested().and_then(|ip| self.addresses.owner(ip, now)) {
+            None => Recipients::All,
+            Some(Owner::Uplink | Owner::Own) => Recipients::None,
+            Some(Owner::Port(mac)) => match self.port_of(mac) {
+                Some(port) if from != Source::Port(port) => Recipients::One(port),
+                _ => Recipients::None,
+            },
         }
     }
 
@@ -231,7 +245,7 @@ impl Switch {
         let mut claim = |ip: IpAddr| self.addresses.claim(owner, ip, now);
         let is_permitted = match frame.payload {
             // An ARP probe for a duplicate address has sender address 0 (RFC 5227 2.1.1).
-            Payload::Arp { sender_mac, sender } => {
+            Payload::Arp { sender_mac, sender, .. } => {
                 sender_mac == mac && (sender.is_unspecified() || claim(sender.into()))
             }
             Payload::Ipv4 { source, content, .. } => match content {
@@ -244,9 +258,8 @@ impl Switch {
             Payload::Ipv6 { source, content, .. } => match content {
                 Content::Udp { from: DHCP6_SERVER, .. }
                 | Content::Icmp { kind: icmp::ROUTER_ADVERTISEMENT | icmp::REDIRECT, .. } => false,
-                // The target address follows four bytes of flags (RFC 4861 4.4).
                 Content::Icmp { kind: icmp::NEIGHBOUR_ADVERTISEMENT, rest } => {
-                    target(rest).is_some_and(|target| claim(target.into())) && claim(source.into())
+                    neighbour_target(rest).is_some_and(|target| claim(target.into())) && claim(source.into())
                 }
                 // Duplicate address detection sends from the unspecified address (RFC 4862 5.4).
                 Content::Icmp { .. } if source.is_unspecified() => true,
@@ -256,10 +269,4 @@ impl Switch {
         };
         if is_permitted { Ok(()) } else { Err(DropReason::ForeignAddress) }
     }
-}
-
-/// Returns the target of a neighbour advertisement.
-fn target(rest: &[u8]) -> Option<Ipv6Addr> {
-    let bytes = rest.get(4..20)?.first_chunk::<16>()?;
-    Some(Ipv6Addr::from(*bytes))
 }

@@ -60,6 +60,20 @@ fn arp(to: Mac, from: Mac, sender_mac: Mac, sender: Ipv4Addr) -> Vec<u8> {
     ethernet(to, from, 0x806, &[&head[..], &sender_mac, &sender.octets(), &[0; 10]].concat())
 }
 
+/// An ARP request by the owner of `sender` for the hardware address of `target`.
+fn request(from: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+    let mut frame = arp(BROADCAST, from, from, sender);
+    frame[38..42].copy_from_slice(&target.octets());
+    frame
+}
+
+/// A neighbour solicitation to the group of the target's last bytes.
+fn solicitation(from: Mac, source: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
+    let [.., a, b, c] = target.octets();
+    let data = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &target.octets()].concat();
+    ipv6([0x33, 0x33, 0xff, a, b, c], from, source, 58, &data)
+}
+
 fn ipv4(to: Mac, from: Mac, source: Ipv4Addr, protocol: u8, data: &[u8]) -> Vec<u8> {
     let [high, low] = (20 + data.len() as u16).to_be_bytes();
     let head = [0x45, 0, high, low, 0, 0, 0, 0, 64, protocol, 0, 0];
@@ -141,6 +155,62 @@ fn a_frame_for_all_routers_goes_to_no_client() {
     for frame in [to6(1, &[128, 0, 0, 0], 58), to4([224, 0, 0, 251]), to4([239, 0, 0, 2])] {
         assert_eq!(rig.web(&frame), all);
     }
+}
+
+#[test]
+fn a_request_for_a_known_address_goes_to_no_client_but_its_owner() {
+    let mut rig = Rig::new();
+    let (web, web_mac, kv, kv_mac) = (rig.web, rig.web_mac, rig.kv, rig.kv_mac);
+    let group = |uplink, own, ports| Ok(Targets { uplink, own, ports });
+    let all = group(true, true, Recipients::All);
+    let asks_for_kv = request(web_mac, WEB_IP, KV_IP);
+    assert_eq!(rig.web(&asks_for_kv), all, "the address is unknown");
+    assert!(rig.kv(&udp(ROUTER, kv_mac, KV_IP, (1, 2))).is_ok());
+    assert_eq!(rig.web(&asks_for_kv), group(true, true, Recipients::One(kv)));
+    let probe = request(web_mac, Ipv4Addr::UNSPECIFIED, KV_IP);
+    assert_eq!(rig.web(&probe), group(true, true, Recipients::One(kv)));
+    let from_router = request(ROUTER, ROUTER_IP, KV_IP);
+    assert_eq!(rig.send(Source::Uplink, &from_router), group(false, true, Recipients::One(kv)));
+    let from_own = request(OWN, OWN_IP, KV_IP);
+    assert_eq!(rig.send(Source::Own, &from_own), group(true, false, Recipients::One(kv)));
+    for known in [ROUTER_IP, OWN_IP, WEB_IP] {
+        let outside = group(true, true, Recipients::None);
+        assert_eq!(rig.web(&request(web_mac, WEB_IP, known)), if known == WEB_IP { all } else { outside });
+    }
+    // An owner that asks for its own address as another: no other client may have it.
+    let own_probe = request(web_mac, Ipv4Addr::UNSPECIFIED, WEB_IP);
+    assert_eq!(rig.web(&own_probe), group(true, true, Recipients::None));
+    // An announcement is for all caches, also when a router takes over another's address.
+    let takeover = request([2, 7, 7, 7, 7, 7], ROUTER_IP, ROUTER_IP);
+    assert_eq!(rig.send(Source::Uplink, &takeover), group(false, true, Recipients::All));
+    let mut answer = asks_for_kv.clone();
+    answer[21] = 2;
+    assert_eq!(rig.web(&answer), all, "a broadcast answer");
+    rig.switch.remove_port(kv);
+    assert_eq!(rig.web(&asks_for_kv), group(true, true, Recipients::None), "it keeps its address");
+    rig.now = AGE;
+    assert_eq!(rig.web(&asks_for_kv), all, "it was unused");
+    assert_eq!(rig.send(Source::Port(web), &asks_for_kv[..41]), Err(DropReason::Malformed));
+}
+
+#[test]
+fn a_solicitation_of_a_known_neighbour_goes_to_no_client_but_it() {
+    let mut rig = Rig::new();
+    let (web_mac, kv, kv_mac) = (rig.web_mac, rig.kv, rig.kv_mac);
+    let [web_ip, kv_ip, router] = [7, 8, 1].map(|last| Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last));
+    let to = |ports| Ok(Targets { uplink: true, own: true, ports });
+    let asks_for_kv = solicitation(web_mac, web_ip, kv_ip);
+    assert_eq!(rig.web(&asks_for_kv), to(Recipients::All));
+    assert!(rig.kv(&solicitation(kv_mac, kv_ip, web_ip)).is_ok());
+    assert_eq!(rig.web(&asks_for_kv), to(Recipients::One(kv)));
+    let duplicate = solicitation(web_mac, Ipv6Addr::UNSPECIFIED, kv_ip);
+    assert_eq!(rig.web(&duplicate), to(Recipients::One(kv)));
+    assert!(rig.send(Source::Uplink, &solicitation(ROUTER, router, web_ip)).is_ok());
+    assert_eq!(rig.web(&solicitation(web_mac, web_ip, router)), to(Recipients::None));
+    // Without a whole target.
+    let mut short = asks_for_kv.clone();
+    short[19] -= 1;
+    assert_eq!(rig.web(&short), to(Recipients::All));
 }
 
 #[test]
@@ -279,6 +349,31 @@ fn address(number: u8) -> Ipv4Addr {
 }
 
 proptest! {
+    /// For any claims of addresses: the switch would drop the answer of a client that does not get the request.
+    #[test]
+    fn a_request_reaches_every_client_whose_answer_would_pass(steps in prop::collection::vec((0..4_u8, any::<u8>(), any::<u8>(), any::<bool>(), 0..200_u64), 1..200)) {
+        let mut rig = Rig::new();
+        for (from, sender, target, is_probe, seconds) in steps {
+            rig.now += Duration::from_secs(seconds);
+            let clients = [(Source::Port(rig.web), rig.web, rig.web_mac), (Source::Port(rig.kv), rig.kv, rig.kv_mac)];
+            let (source, mac) = match from {
+                0 => (Source::Uplink, ROUTER),
+                1 => (Source::Own, OWN),
+                number => (clients[usize::from(number) - 2].0, clients[usize::from(number) - 2].2),
+            };
+            let sender = if is_probe { Ipv4Addr::UNSPECIFIED } else { address(sender) };
+            let Ok(targets) = rig.send(source, &request(mac, sender, address(target))) else { continue };
+            prop_assert_eq!((targets.uplink, targets.own), (source != Source::Uplink, source != Source::Own));
+            for (client, port, mac) in clients {
+                let is_reached = targets.ports == Recipients::All || targets.ports == Recipients::One(port);
+                if client != source && !is_reached {
+                    let answer = arp(ROUTER, mac, mac, address(target));
+                    prop_assert_eq!(rig.send(client, &answer), FOREIGN);
+                }
+            }
+        }
+    }
+
     #[test]
     fn any_bytes_from_any_source_are_forwarded_or_dropped(frames in prop::collection::vec((0..4_u8, prop::collection::vec(any::<u8>(), 0..120), any::<bool>(), 0..400_u64), 1..60)) {
         let mut rig = Rig::new();
