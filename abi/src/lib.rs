@@ -61,4 +61,4 @@ pub mod volume;
 
 /// The version of all formats in this crate. Supervisor, cell images and host tool of one build have the same version;
 /// each refuses other versions with an error.
-pub const VERSION: u32 = 25;
+pub const VERSION: u32 = 26;

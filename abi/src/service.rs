@@ -94,6 +94,8 @@ pub enum ServiceRefusal {
     ReadOnly,
     /// The service does not understand the client.
     Malformed,
+    /// All addresses of the service's network belong to connected clients.
+    NoAddress,
 }
 
 impl fmt::Display for ServiceRefusal {
@@ -112,6 +114,10 @@ impl fmt::Display for ServiceRefusal {
                 f.write_str("the service cell has the volume for reading: mount it with `:ro`")
             }
             Self::Malformed => f.write_str("the service cell does not understand this one"),
+            Self::NoAddress => f.write_str(
+                "the network of the service cell has no address left: start the service cell with a larger one, as in \
+                 `nat 10.77.0.0/16`, which has addresses for 256 cells, or end a cell of that network",
+            ),
         }
     }
 }

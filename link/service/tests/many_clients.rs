@@ -3,7 +3,7 @@
 
 use isola_abi::links::LinkAccess;
 use isola_abi::network_service::NetworkHello;
-use isola_abi::service::{DriverSetup, QueueSetup, Reply, decode, encode};
+use isola_abi::service::{DeviceOffer, DriverSetup, QueueSetup, Reply, ServiceRefusal, decode, encode};
 use isola_channels::{Channel, SharedMemory, open};
 use isola_events::{sleep, spawn_task, timeout};
 use isola_hosted::{Loss, switch};
@@ -14,10 +14,11 @@ use isola_test_cells::{TestCell, address, run_cells};
 use isola_virtio_device::DriverMemory;
 use isola_virtio_device::net::HEADER_LEN;
 use isola_virtio_device::queue::VERSION_1;
+use isola_volume_service::client::ConnectError;
 use isola_volume_service::network::server::{NatOptions, SwitchedNetwork, serve};
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::future::pending;
+use std::future::{Future, pending};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
@@ -42,11 +43,40 @@ const DATA: usize = IP + 20;
 
 #[test]
 fn two_hundred_clients_reach_a_host_outside_and_each_other() {
+    with_service_cell("10.77.0.0/16", use_all);
+}
+
+#[test]
+fn a_client_for_which_no_address_is_left_is_refused() {
+    // The router and 13 clients.
+    with_service_cell("10.77.0.0/28", || async {
+        let mut clients = Vec::new();
+        let refusal = loop {
+            match introduce(&name(clients.len())).await {
+                Ok(client) => clients.push(client),
+                Err(refusal) => break refusal,
+            }
+        };
+        assert_eq!((clients.len(), refusal), (13, ServiceRefusal::NoAddress));
+        assert!(!ConnectError::Refused(refusal).is_temporary(), "a client does not wait in vain");
+        // The refused client has left neither its link nor its port.
+        assert_eq!(introduce(&name(13)).await.err(), Some(ServiceRefusal::NoAddress));
+        clients.pop();
+        while let Err(refusal) = introduce(&name(13)).await {
+            assert_eq!(refusal, ServiceRefusal::NoAddress);
+            sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+/// Runs a service cell whose clients have addresses of `network`, a host outside, and a cell with the drivers of all
+/// clients.
+fn with_service_cell<F: Future<Output = ()> + 'static>(network: &'static str, clients: fn() -> F) {
     let machine = Machine::new();
-    let [server, outside, clients] = switch::<3>(Loss::Never);
+    let [server, outside, devices] = switch::<3>(Loss::Never);
     let components = || NETWORK_MANAGER.replace(|| Box::new(SwitchedNetwork));
-    let serve_all = || async {
-        serve(Some(NatOptions::parse(["10.77.0.0/16"].into_iter()).unwrap())).unwrap();
+    let serve_all = move || async move {
+        serve(Some(NatOptions::parse([network].into_iter()).unwrap())).unwrap();
         pending().await
     };
     run_cells([
@@ -56,7 +86,7 @@ fn two_hundred_clients_reach_a_host_outside_and_each_other() {
             .serving_network()
             .until_others_end(),
         TestCell::new(2, 1, outside, pending::<()>).until_others_end(),
-        TestCell::new(3, 1, clients, use_all).on_machine(machine),
+        TestCell::new(3, 1, devices, clients).on_machine(machine),
     ]);
 }
 
@@ -166,6 +196,17 @@ const USED: usize = 256;
 const BUFFERS: usize = 1024;
 const BUFFER_LEN: usize = 1600;
 
+/// Opens the channel of a client; returns it with the device that the service offers.
+async fn introduce(name: &str) -> Result<(Channel, DeviceOffer), ServiceRefusal> {
+    let channel = open(&format!("cell-1/{name}")).await.unwrap();
+    channel.write(&encode(&NetworkHello { version: isola_abi::VERSION })).await.unwrap();
+    match decode(&channel.read().await.unwrap()) {
+        Some(Reply::Offer(offer)) => Ok((channel, offer)),
+        Some(Reply::Refused(refusal)) => Err(refusal),
+        None => panic!("{name}"),
+    }
+}
+
 /// A driver that polls, with one frame to send at a time.
 struct Driver {
     channel: Channel,
@@ -179,9 +220,7 @@ struct Driver {
 
 impl Driver {
     async fn connect(name: &str) -> Self {
-        let channel = open(&format!("cell-1/{name}")).await.unwrap();
-        channel.write(&encode(&NetworkHello { version: isola_abi::VERSION })).await.unwrap();
-        let Some(Reply::Offer(offer)) = decode(&channel.read().await.unwrap()) else { panic!("{name}") };
+        let (channel, offer) = introduce(name).await.unwrap();
         let mac = *offer.configuration.first_chunk().unwrap();
         assert_eq!(mac, port_mac(SERVER_MAC, name));
         let shared = SharedMemory::new((BUFFERS + (SIZE + 1) * BUFFER_LEN).div_ceil(4096)).unwrap();

@@ -156,12 +156,13 @@ async fn serve_client(name: String, activity: ActivityId, channel: Channel, mtu:
     let mut leased = Lease { port, ip: None };
     if let Some(ip) = HUB.with_gateway(|gateway| gateway.connect(&name, settings.mac)) {
         let Some(ip) = ip else {
-            // Such a client tries again: one line for all.
+            // A client that had an address tries again: one line for all.
             if HUB.is_first_refusal() {
                 let reason = "its network is too small for all clients";
                 platform().print(format!("network: no address is left for {name}: {reason}\n").as_bytes());
             }
-            return;
+            drop(leased);
+            return refuse(&channel, ServiceRefusal::NoAddress).await;
         };
         leased.ip = Some(ip);
     }
