@@ -18,11 +18,12 @@ use serde::{Deserialize, Serialize};
 pub enum Query {
     /// The counters of each core's protocol stack, answered by [`AnswerRecord`]s.
     Counters,
-    /// The TCP connections, answered by [`AnswerRecord`]s.
+    /// The TCP connections, and without a filter also the connected machines of the application, answered by
+    /// [`AnswerRecord`]s.
     Connections {
         /// The selected connections.
         filter: FrameFilter,
-        /// The maximum number of connections per core.
+        /// The maximum number of connections per core, and of machines.
         most: u32,
     },
     /// The frames received and sent from now on, until [`Query::EndCapture`] or until the reader stops. The answer's
@@ -136,6 +137,8 @@ pub enum AnswerRecord {
     Process(Box<ProcessUsage>),
     /// All parts of the memory that the cell manages.
     MemoryParts(Vec<MemoryPart>),
+    /// A connected machine of the application.
+    ConnectedMachine(ConnectedMachine),
 }
 
 /// The name of a counter.
@@ -188,6 +191,15 @@ pub struct Connection {
     pub bytes_out: u64,
     /// The time since the last segment from the peer, in ns.
     pub idle_ns: u64,
+}
+
+/// A machine of the cell's application that is connected to the cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectedMachine {
+    /// The machine's number; 1 is the first machine.
+    pub number: u32,
+    /// Whether its frames go over a channel to another cell of the machine instead of a TCP connection.
+    pub over_channel: bool,
 }
 
 /// The settings of a resource, without those of activities.

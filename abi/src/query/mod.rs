@@ -34,9 +34,9 @@ mod records;
 mod trace;
 
 pub use facts::{
-    ActivityMemory, ActivityTraffic, ActivityUsage, AnswerRecord, CaptureSpec, Connection, CounterName,
-    Direction, FrameFilter, FrameHead, GridClient, GridEntitlement, GridSettings, MemoryUse, PartialSum,
-    Query,
+    ActivityMemory, ActivityTraffic, ActivityUsage, AnswerRecord, CaptureSpec, ConnectedMachine, Connection,
+    CounterName, Direction, FrameFilter, FrameHead, GridClient, GridEntitlement, GridSettings, MemoryUse,
+    PartialSum, Query,
 };
 pub use memory::{MemoryKind, MemoryPart};
 pub use processes::{MAX_COMMAND, ProcessState, ProcessUsage};

@@ -1,7 +1,7 @@
 //! A cell's network counters and connections, as text and as JSON.
 
 use crate::machine::switch::SwitchError;
-use crate::output::view::{ConnectionView, path_name};
+use crate::output::view::{ConnectedMachineView, ConnectionView, path_name};
 use crate::output::{human, table};
 use crate::query::{Extent, QueryAnswer};
 use crate::switch::fabric::PortCounters;
@@ -65,8 +65,10 @@ pub(super) fn add_switch(
     Ok(())
 }
 
-/// Sorts the connections by their addresses, and keeps the first `most`.
+/// Sorts the connections by their addresses and the machines by their numbers, and keeps the first `most` of each.
 pub(super) fn order_connections(answer: &mut QueryAnswer, most: usize) {
+    answer.machines.sort_by_key(|machine| machine.number);
+    answer.machines.truncate(most);
     answer.connections.sort_by_key(|connection| (connection.local, connection.remote));
     answer.connections.truncate(most);
 }
@@ -126,6 +128,13 @@ pub(super) fn connections_text(answer: &QueryAnswer, filter: &FrameFilter) -> St
         let of = if *filter == FrameFilter::default() { "" } else { ", of all ports and hosts" };
         text.push_str(&format!("besides: {half_open} half-open, {time_wait} in TIME-WAIT{of}\n"));
     }
+    if !answer.machines.is_empty() {
+        let rows = answer.machines.iter().map(|machine| {
+            let ConnectedMachineView { number, transport } = ConnectedMachineView::new(machine);
+            vec![number.to_string(), transport.to_owned()]
+        });
+        text.push_str(&format!("\n{}\n", table(&["MACHINE OF THE APPLICATION", "TRANSPORT"], rows)));
+    }
     text.push_str(&extent_text(answer.extent));
     text
 }
@@ -134,6 +143,8 @@ pub(super) fn connections_text(answer: &QueryAnswer, filter: &FrameFilter) -> St
 pub(super) fn add_connections(view: &mut Value, answer: &QueryAnswer) -> serde_json::Result<()> {
     let views: Vec<_> = answer.connections.iter().map(ConnectionView::new).collect();
     add(view, "connections", serde_json::to_value(views)?);
+    let machines: Vec<_> = answer.machines.iter().map(ConnectedMachineView::new).collect();
+    add(view, "machines_of_application", serde_json::to_value(machines)?);
     add(view, "connections_total", answer.connections_meant.into());
     add(view, "half_open", answer.half_open.into());
     add(view, "time_wait", answer.time_wait.into());

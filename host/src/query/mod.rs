@@ -16,8 +16,8 @@ pub use tree::in_tree_order;
 use crate::client::{Client, ClientError};
 use isola_abi::grid::ActivityRule;
 use isola_abi::query::{
-    ActivityUsage, AnswerRecord, Connection, CounterName, GridClient, GridEntitlement, GridSettings, Line,
-    MemoryPart, MemoryUse, ProcessUsage, Query, QueryState, RecordError, Records,
+    ActivityUsage, AnswerRecord, ConnectedMachine, Connection, CounterName, GridClient, GridEntitlement,
+    GridSettings, Line, MemoryPart, MemoryUse, ProcessUsage, Query, QueryState, RecordError, Records,
 };
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -56,6 +56,8 @@ pub struct QueryAnswer {
     pub counters: Vec<(CounterName, u64)>,
     /// The connections that the answer lists.
     pub connections: Vec<Connection>,
+    /// The connected machines of the application that the answer lists.
+    pub machines: Vec<ConnectedMachine>,
     /// The number of connections that match the query, including those that the answer does not list.
     pub connections_meant: u64,
     /// Handshakes that lack their last segment.
@@ -181,6 +183,7 @@ struct PartialAnswer {
     names: Vec<CounterName>,
     counts: Vec<u64>,
     connections: Vec<Connection>,
+    machines: Vec<ConnectedMachine>,
     meant: u64,
     half_open: u64,
     time_wait: u64,
@@ -216,6 +219,7 @@ impl PartialAnswer {
                 }
             }
             AnswerRecord::Connection(connection) => self.connections.push(*connection),
+            AnswerRecord::ConnectedMachine(machine) => self.machines.push(machine),
             AnswerRecord::GridSettings(settings) => self.grid_settings.push(settings),
             AnswerRecord::GridClient(client) => self.grid_clients.push(*client),
             AnswerRecord::MemoryUse(usage) => self.memory.push(*usage),
@@ -257,6 +261,7 @@ impl PartialAnswer {
         Ok(QueryAnswer {
             counters: self.names.into_iter().zip(counts).collect(),
             connections: self.connections,
+            machines: self.machines,
             connections_meant: self.meant,
             half_open: self.half_open,
             time_wait: self.time_wait,

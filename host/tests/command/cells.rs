@@ -81,9 +81,13 @@ fn connections_are_listed_up_to_a_limit_and_the_rest_counted() {
     assert_eq!(all.matches("ESTABLISHED").count(), 2, "{all}");
     assert!(all.contains("besides: 2 half-open, 0 in TIME-WAIT") && !all.contains("more"), "{all}");
     let some = sandbox.isola(&["inspect", "kv", "--connections", "--most", "1"]).ok();
+    let (_, machines) = all.split_once("MACHINE OF THE APPLICATION").expect("a table of machines");
+    let words: Vec<_> = machines.split_whitespace().collect();
+    assert_eq!(words, ["TRANSPORT", "1", "channel", "70000", "tcp"]);
     assert!(some.contains("10.0.2.2:40001") && some.contains("and 1 more: choose by --port"), "{some}");
     let chosen = sandbox.json(&["inspect", "kv", "-c", "--port", "40002", "--host", "10.0.2.2"]);
     assert_eq!(chosen["connections_total"], 1, "{chosen}");
+    assert_eq!(chosen["machines_of_application"], serde_json::json!([]), "a filter selects connections");
     let connection = &chosen["connections"][0];
     assert_eq!((&connection["core"], &connection["round_trip_ns"]), (&1.into(), &1_500_000.into()));
     sandbox.isola(&["inspect", "--connections"]).failed(2, "<CELLS>");

@@ -26,12 +26,14 @@ use core::future::Future;
 use core::task::Waker;
 use isola_abi::id::ActivityId;
 use isola_abi::ledger::Generation;
+use isola_abi::query::ConnectedMachine;
 use isola_activities::generation;
 use isola_ebbs::{Ebb, EbbId, MachineId, Representative, current_core, platform};
 use isola_events::pressure::{PressureHandler, on_memory_pressure};
 use isola_events::{current_activity, elsewhere, spawn_task_for, timeout};
 use isola_iobuf::Chain;
 use isola_net::listen;
+use isola_net::query::list_machines_by;
 use isola_net::tcp::{PortInUse, PortListener};
 use isola_platform::CoreIndex;
 
@@ -61,6 +63,13 @@ pub(crate) struct Messenger {
 
 impl Representative for Messenger {
     fn create() -> Self {
+        list_machines_by(|| {
+            let machine = |(machine, transport): (MachineId, TransportKind)| ConnectedMachine {
+                number: machine.number(),
+                over_channel: transport == TransportKind::Channel,
+            };
+            MESSENGER.machines.list().into_iter().map(machine).collect()
+        });
         Self {
             machines: Machines::counting_from(platform().entropy() as u32),
             calls: Calls::default(),

@@ -6,7 +6,9 @@ use common::{
     ECHO, PORT, SLOW, SharedMachineId, bytes, echo, first_answer, hello, is_set, join_first, serve_all,
 };
 use isola_abi::links::LinkRefusal;
+use isola_abi::query::{AnswerRecord, ConnectedMachine, FrameFilter, Line, Query, Records};
 use isola_channels::{Channel, ChannelError, open};
+use isola_ebbs::platform;
 use isola_events::{sleep, timeout};
 use isola_hosted::{Loss, switch};
 use isola_iobuf::Chain;
@@ -15,6 +17,7 @@ use isola_messenger::{
     CallError, FirstMachine, JoinError, MAX_PAYLOAD, MachineId, Refusal, TransportKind, call,
     connected_machines, disconnected, host, id_map, join, rejoin, serve,
 };
+use isola_net::query;
 use isola_test_cells::{TestCell, run_cells};
 use std::future::Future;
 use std::sync::Arc;
@@ -61,6 +64,47 @@ async fn open_kv() -> Channel {
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// Returns the machines in this cell's answer to a query about connections.
+fn reported_machines(filter: FrameFilter, most: u32) -> Vec<ConnectedMachine> {
+    let query = Query::Connections { filter, most };
+    let number = platform().queries().put(Line::Facts, &query.encode()).unwrap();
+    query::answer_new(|_, query| panic!("a query of another kind: {query:?}"));
+    let mut records = Records::default();
+    records.add(&platform().report().answers.on(Line::Facts).piece(number, number, 0, 4096)).unwrap();
+    let mut machines = Vec::new();
+    while let Some(record) = records.next_record().unwrap() {
+        match AnswerRecord::decode(record).unwrap() {
+            AnswerRecord::ConnectedMachine(machine) => machines.push(machine),
+            AnswerRecord::Begin { cores } => {
+                assert_eq!(cores, 1, "a core ends the answer behind these records")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    machines
+}
+
+#[test]
+fn an_answer_about_connections_has_the_transport_of_each_machine() {
+    let any = FrameFilter::default;
+    with_first_machine(move || async move {
+        join_kv().await;
+        let first = ConnectedMachine { number: MachineId::FIRST.number(), over_channel: true };
+        assert_eq!(reported_machines(any(), 100), [first]);
+        assert_eq!(reported_machines(any(), 0), []);
+        assert_eq!(reported_machines(FrameFilter { port: Some(PORT), host: None }, 100), []);
+    });
+    let [a, b] = switch(Loss::Never);
+    run_cells([
+        TestCell::new(1, 1, a, serve_all).until_others_end(),
+        TestCell::new(2, 1, b, move || async move {
+            join_first().await;
+            let first = ConnectedMachine { number: MachineId::FIRST.number(), over_channel: false };
+            assert_eq!(reported_machines(any(), 100), [first]);
+        }),
+    ]);
 }
 
 #[test]

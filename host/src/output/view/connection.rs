@@ -1,6 +1,6 @@
-//! The JSON form of a TCP connection of a cell.
+//! The JSON forms of a cell's TCP connections and of the connected machines of its application.
 
-use isola_abi::query::Connection;
+use isola_abi::query::{ConnectedMachine, Connection};
 use serde::Serialize;
 
 /// A TCP connection, as the cell reports it.
@@ -70,6 +70,22 @@ impl ConnectionView {
             acknowledged_bytes: connection.bytes_out,
             idle_ns: connection.idle_ns,
         }
+    }
+}
+
+/// A machine of the cell's application, as the cell reports it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ConnectedMachineView {
+    /// The machine's number; 1 is the first machine.
+    pub number: u32,
+    /// The transport of its frames: `tcp`, or `channel` to another cell of the machine.
+    pub transport: &'static str,
+}
+
+impl ConnectedMachineView {
+    /// Creates the JSON form of a connected machine.
+    pub fn new(machine: &ConnectedMachine) -> Self {
+        Self { number: machine.number, transport: if machine.over_channel { "channel" } else { "tcp" } }
     }
 }
 

@@ -35,7 +35,7 @@ pub use cell::{
     ActivityView, CellView, CoreView, LoanView, MemoryLoanView, PortView, RestartView, TrafficView,
     VolumeView, is_running, most_memory,
 };
-pub use connection::{ConnectionView, path as path_name};
+pub use connection::{ConnectedMachineView, ConnectionView, path as path_name};
 pub use crash::{CrashView, crash_kind};
 pub use event::EventView;
 pub use grid::{

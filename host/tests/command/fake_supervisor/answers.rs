@@ -5,11 +5,11 @@ use isola_abi::grid::{
 };
 use isola_abi::id::ActivityId;
 use isola_abi::query::{
-    ActivityMemory, ActivityTraffic, ActivityUsage, AnswerPiece, AnswerRecord, Answers, Connection,
-    CounterName, Direction, FRAMES_BYTES, FrameHead, GridClient, GridEntitlement, GridSettings, Line,
-    MemoryPart, MemoryUse, Period, PeriodBatch, PeriodKind, ProcessState, ProcessUsage, ProfileRecord,
-    Queries, Query, Ring, SampleAccount, SampleBatch, StackSample, TraceActivity, TraceBegin, TraceRecord,
-    TraceSite,
+    ActivityMemory, ActivityTraffic, ActivityUsage, AnswerPiece, AnswerRecord, Answers, ConnectedMachine,
+    Connection, CounterName, Direction, FRAMES_BYTES, FrameFilter, FrameHead, GridClient, GridEntitlement,
+    GridSettings, Line, MemoryPart, MemoryUse, Period, PeriodBatch, PeriodKind, ProcessState, ProcessUsage,
+    ProfileRecord, Queries, Query, Ring, SampleAccount, SampleBatch, StackSample, TraceActivity, TraceBegin,
+    TraceRecord, TraceSite,
 };
 use std::num::NonZeroU32;
 
@@ -89,7 +89,14 @@ fn facts(query: Query) -> Vec<AnswerRecord> {
             let meant: Vec<_> = all.into_iter().filter(|one| filter.matches(one.local, one.remote)).collect();
             let listed =
                 meant.iter().take(most as usize).cloned().map(|one| AnswerRecord::Connection(Box::new(one)));
-            [begin].into_iter().chain(listed).chain([done(0, meant.len() as u32), done(1, 0)]).collect()
+            let is_filtered = filter != FrameFilter::default();
+            let machine = |number, over_channel| {
+                AnswerRecord::ConnectedMachine(ConnectedMachine { number, over_channel })
+            };
+            let machines = [machine(70_000, false), machine(1, true)].into_iter();
+            let machines = machines.take(if is_filtered { 0 } else { most as usize });
+            let done = [done(0, meant.len() as u32), done(1, 0)];
+            [begin].into_iter().chain(machines).chain(listed).chain(done).collect()
         }
         Query::ChangeGrid(GridChange { activity: Some((name, _)), .. }) if name == "unknown" => {
             vec![

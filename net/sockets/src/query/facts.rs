@@ -7,7 +7,7 @@ use crate::interface;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use isola_abi::query::{AnswerRecord, Connection, CounterName, FACTS_BYTES, Line, Query};
+use isola_abi::query::{AnswerRecord, Connection, CounterName, FACTS_BYTES, FrameFilter, Line, Query};
 use isola_ebbs::current_core;
 use isola_events::spawn_on;
 use isola_net_stack::{ConnectionView, Counter, Flow, Occupancy, Stack};
@@ -57,14 +57,34 @@ impl Answer {
     }
 }
 
-/// Begins the answer, and continues it on each core that has a stack.
+/// Begins the answer, and continues it on each core that has a stack; without a network on the calling core, so that the
+/// answer is complete only behind the records of the cell.
 pub(super) fn answer(answer: Answer, query: Query) {
-    let cores: Vec<CoreIndex> = interface::joined_cores().collect();
-    let names = || AnswerRecord::Names(Counter::ALL.iter().map(|counter| name(*counter)).collect());
-    answer.begin(cores.len(), (query == Query::Counters).then(names));
+    let mut cores: Vec<CoreIndex> = interface::joined_cores().collect();
+    if cores.is_empty() {
+        cores.push(current_core());
+    }
+    answer.begin(cores.len(), of_the_cell(&query));
     for core in cores {
         let query = query.clone();
         spawn_on(core, move || report_facts(answer, &query));
+    }
+}
+
+/// Returns the records that no core answers for itself.
+fn of_the_cell(query: &Query) -> Vec<AnswerRecord> {
+    match query {
+        Query::Counters => {
+            let names = Counter::ALL.iter().map(|counter| name(*counter));
+            Vec::from([AnswerRecord::Names(names.collect())])
+        }
+        // A record of a machine is two words: all of them are half of the ring.
+        Query::Connections { filter, most } if *filter == FrameFilter::default() => {
+            let machines = *QUERIES.machines.lock();
+            let machines = machines.map(|machines| machines()).unwrap_or_default();
+            machines.into_iter().take(*most as usize).map(AnswerRecord::ConnectedMachine).collect()
+        }
+        _ => Vec::new(),
     }
 }
 

@@ -11,7 +11,7 @@ pub use facts::Answer;
 
 use alloc::vec::Vec;
 use capture::CaptureState;
-use isola_abi::query::{Answers, Line, Query};
+use isola_abi::query::{Answers, ConnectedMachine, Line, Query};
 use isola_ebbs::{CellEbb, Representative, platform};
 use spin::Mutex;
 
@@ -22,12 +22,20 @@ struct Queries {
     /// The number of the current query, 0 before the first. The holder of the lock may write answers.
     facts: Mutex<u32>,
     frames: Mutex<CaptureState>,
+    /// Returns the connected machines of the application; `None` in a cell without a messenger.
+    machines: Mutex<Option<fn() -> Vec<ConnectedMachine>>>,
 }
 
 impl Representative for Queries {
     fn create() -> Self {
-        Self { facts: Mutex::new(0), frames: Mutex::default() }
+        Self { facts: Mutex::new(0), frames: Mutex::default(), machines: Mutex::default() }
     }
+}
+
+/// Sets the function that returns the connected machines of the application, for answers about connections. The first core
+/// calls it.
+pub fn list_machines_by(machines: fn() -> Vec<ConnectedMachine>) {
+    *QUERIES.machines.lock() = Some(machines);
 }
 
 /// Answers new queries about the network, and passes others to `others`. Must be called on the first core after an
