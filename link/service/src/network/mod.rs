@@ -24,6 +24,10 @@
 //! **Address translation.** With [`server::NatOptions`] the clients have a network of their own (`isola-nat`): the switch
 //! connects them with each other only, and the gateway between it and the device translates their packets.
 //!
+//! **Two queues.** The driver of one link's device is the platform's (`open_network_device`): it copies frames to memory that the
+//! device reaches, and ends with the link. The reconnecting queue of [`client`] opens links, which the platform does not know as
+//! channels, and passes frames to the driver of the present one, so that the stack keeps its device.
+//!
 //! **Failure.** Frames in flight are lost when the service cell ends, as on any network; the client opens another link and has
 //! the same hardware address there.
 
