@@ -15,6 +15,9 @@ use isola_abi::query::{Answers, ConnectedMachine, Line, Query};
 use isola_ebbs::{CellEbb, Representative, platform};
 use spin::Mutex;
 
+/// Returns the connected machines of the application.
+pub type ListMachines = fn() -> Vec<ConnectedMachine>;
+
 static QUERIES: CellEbb<Queries> = CellEbb::new();
 
 /// The state of the current queries.
@@ -22,8 +25,8 @@ struct Queries {
     /// The number of the current query, 0 before the first. The holder of the lock may write answers.
     facts: Mutex<u32>,
     frames: Mutex<CaptureState>,
-    /// Returns the connected machines of the application; `None` in a cell without a messenger.
-    machines: Mutex<Option<fn() -> Vec<ConnectedMachine>>>,
+    /// `None` in a cell without a messenger.
+    machines: Mutex<Option<ListMachines>>,
 }
 
 impl Representative for Queries {
@@ -34,7 +37,7 @@ impl Representative for Queries {
 
 /// Sets the function that returns the connected machines of the application, for answers about connections. The first core
 /// calls it.
-pub fn list_machines_by(machines: fn() -> Vec<ConnectedMachine>) {
+pub fn list_machines_by(machines: ListMachines) {
     *QUERIES.machines.lock() = Some(machines);
 }
 
