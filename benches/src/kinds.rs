@@ -411,6 +411,8 @@ kinds! {
         "the same; Linux: by a pair of unix sockets";
     Link: "link-polled", "instructions", None, [Ours Aim::Value(1500.0)],
         "64 bytes to a task of another cell and back without pauses: both poll";
+    Link: "link-call", "instructions", None, [],
+        "call of the messenger with 64 bytes to another cell, and its answer, over a channel: both sides";
     Link: "link-broadcast-8", "instructions", None, [],
         "message of 56 bytes to eight cells, and the answers of all";
     LinuxServers: "servers-memcached", "instructions", Memcached, [Asked Aim::Value(10_000.0)],
@@ -473,6 +475,8 @@ kinds! {
         "a byte of a stream between two cells over a link, both sides; Linux: loopback";
     Loop: "loop-round", "instructions", Messages, [Asked Aim::Ratio(0.33)],
         "round trip of 64 bytes between two cells over a link, both sides; Linux: loopback";
+    Loop: "loop-call", "instructions", None, [],
+        "call of the messenger with 64 bytes to another cell, and its answer, by TCP over a link: both sides";
     Loop: "loop-stream-rate", "MB/s", Messages, [Asked Aim::Times(4.0)],
         "rate of a stream between two cells over a link; Linux: loopback (more is better)";
     Loop: "loop-on-stream", "MB/s", Devices, [],

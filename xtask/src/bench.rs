@@ -37,7 +37,7 @@ const WITH_MACHINES: [(&str, &[&str]); 18] = [
     ("linux", &["supervisor", "linux"]),
     ("link", &["supervisor", "channels"]),
     ("linux-servers", &["supervisor", "linux"]),
-    ("loop", &["supervisor", "netpipe", "kv", "kv-client"]),
+    ("loop", &["supervisor", "netpipe", "kv", "kv-client", "channels"]),
     ("service", &["supervisor", "block", "volume-client", "net", "tenants"]),
     (LIBRARY, &["kv", "costs"]),
 ];

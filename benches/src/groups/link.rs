@@ -17,12 +17,13 @@ use isola_abi::management::{CellSpec, NetworkSpec};
 use std::collections::BTreeMap;
 
 /// The operations of the cell that measures, and their figures.
-const OF_CELLS: [(&str, &str); 6] = [
+const OF_CELLS: [(&str, &str); 7] = [
     ("message", "link-message"),
     ("wake", "link-wake"),
     ("trip", "link-pipe"),
     ("trip", "link-socket"),
     ("polled", "link-polled"),
+    ("call", "link-call"),
     ("broadcast", "link-broadcast-8"),
 ];
 

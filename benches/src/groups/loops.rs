@@ -20,10 +20,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
 
-/// The images: both sides of messages, the key-value cell and the cell that asks it.
+/// The images: both sides of messages, the key-value cell and the cell that asks it, both sides of calls.
 const NETPIPE: &str = "netpipe";
 const KV: &str = "kv";
 const KV_CLIENT: &str = "kv-client";
+const CHANNELS: &str = "channels";
 
 /// The cells: one that keeps the machine's first device, which is connected to the host, and the two that talk.
 const SPARE: &str = "spare";
@@ -46,6 +47,12 @@ const ROUND_BYTES: usize = 64;
 const STREAM_MESSAGES: usize = 100;
 const ROUND_MESSAGES: usize = 2000;
 
+/// The text of a server's log behind which it accepts connections.
+const PORT_OPEN: &str = "TCP port";
+
+/// The label of the cost of a call.
+const CALL: &str = "cost call ";
+
 /// The last line of the Linux guest's command.
 const DONE: &str = "guest: loop done";
 
@@ -62,6 +69,7 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
     [
         ("stream", format!("messages of {STREAM_BYTES} bytes, back to back")),
         ("round trip", format!("{ROUND_BYTES} bytes there and back")),
+        ("call", format!("{ROUND_BYTES} bytes to the messenger of the other cell, which answers with them")),
         (
             "requests",
             format!("get of 100 bytes, one after the other on {CONNECTIONS} connections, {seconds} s"),
@@ -81,7 +89,10 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
     let by_instructions = Pace::InstructionsWhileBusy;
     let (counted, timed) = match system {
         System::Isola => {
-            let counted = Pair::boot(session, by_instructions, Loop::On)?.messages()?;
+            let mut by_count = Pair::boot(session, by_instructions, Loop::On)?;
+            let counted = by_count.messages()?;
+            record.isola("loop-call", by_count.call_ns()?);
+            drop(by_count);
             let mut off = Pair::boot(session, Pace::Host, Loop::Off)?;
             let (messages, requests) = (off.messages()?, off.requests()?);
             drop(off);
@@ -162,10 +173,19 @@ impl<'s> Pair<'s> {
         let client = ["connect", &there, "-o", "json"];
         let to_server = [&client[..], &["-l", &stream, "-u", &stream, "-s", "to"]].concat();
         let message_ns =
-            self.value((NETPIPE, &[]), (NETPIPE, &to_server), "\"one_way_ns\":", "kbit_per_s")?;
+            self.value((NETPIPE, &[], PORT_OPEN), (NETPIPE, &to_server), "\"one_way_ns\":", "kbit_per_s")?;
         let both = [&client[..], &["-l", &round, "-u", &round]].concat();
-        let one_way_ns = self.value((NETPIPE, &[]), (NETPIPE, &both), "\"one_way_ns\":", "kbit_per_s")?;
+        let server = (NETPIPE, &[][..], PORT_OPEN);
+        let one_way_ns = self.value(server, (NETPIPE, &both), "\"one_way_ns\":", "kbit_per_s")?;
         Ok(Messages { message_ns, round_ns: 2.0 * one_way_ns })
+    }
+
+    /// Measures calls of the messenger, by TCP, as the server accepts no channels.
+    fn call_ns(&mut self) -> Result<f64, BenchError> {
+        let there = format!("{}:9000", address(1));
+        let server = (CHANNELS, &["serve"][..], "channels: serving");
+        let picoseconds = self.value(server, (CHANNELS, &["calls", &there]), CALL, "costs: done")?;
+        Ok(picoseconds / 1e3)
     }
 
     /// Measures requests to a key-value cell.
@@ -173,16 +193,16 @@ impl<'s> Pair<'s> {
         let there = format!("{}:11211", address(1));
         let (connections, seconds) = (CONNECTIONS.to_string(), self.session.plan.load.as_secs().to_string());
         let client = [&*there, &connections, &seconds];
-        let per_s = self.value((KV, &[]), (KV_CLIENT, &client), "rate ", "p99 ")?;
+        let per_s = self.value((KV, &[], PORT_OPEN), (KV_CLIENT, &client), "rate ", "p99 ")?;
         let p99_us = self.find(" p99 ")? / 1e3;
         Ok(Requests { per_s, p99_us })
     }
 
-    /// Starts a server and a client, in place of those before. Once the client's log has `last`, returns the number behind
-    /// `label` in it.
+    /// Starts a server and, once its log has `ready`, a client, in place of those before. Once the client's log has `last`,
+    /// returns the number behind `label` in it.
     fn value(
         &mut self,
-        (server, served): (&str, &[&str]),
+        (server, served, ready): (&str, &[&str], &str),
         (client, asked): (&str, &[&str]),
         label: &str,
         last: &str,
@@ -196,7 +216,7 @@ impl<'s> Pair<'s> {
         }
         self.has_cells = true;
         self.start(SERVER, server, 1, served)?;
-        self.machine.wait_for_log(SERVER, "TCP port")?;
+        self.machine.wait_for_log(SERVER, ready)?;
         self.start(CLIENT, client, 2, asked)?;
         self.machine.wait_for_log(CLIENT, last)?;
         self.find(label)
@@ -264,6 +284,7 @@ mod tests {
     fn times_are_found_in_the_output() {
         assert_eq!(value_after("x\nloop to 3384\nloop both 77", "loop both "), Some(77.0));
         assert_eq!(value_after("{\"one_way_ns\":12,\"k\":1}", "\"one_way_ns\":"), Some(12.0));
+        assert_eq!(value_after("cost call 8123456\n", CALL), Some(8_123_456.0));
         assert_eq!(value_after("kv-client: rate 9 p99 1200\n", " p99 "), Some(1200.0));
         assert_eq!(value_after("loop to \n", "loop to "), None);
     }

@@ -1,6 +1,7 @@
-//! The costs of messages and packets, for the benchmark group `link`: the machine's clock advances by 1 ns for each
+//! The costs of messages, packets and calls, for the benchmark groups `link` and `loop`: the machine's clock advances by 1 ns for each
 //! instruction of any core. Prints `cost NAME PICOSECONDS` for each operation, and `costs: done`.
 
+use crate::machines;
 use core::time::Duration;
 use isola::channels::{Channel, ChannelError, Delivery, Message, listen, multicast, open};
 use isola::events::{Instant, now, sleep, spawn_task};
@@ -89,6 +90,24 @@ pub async fn answer(channel: &Channel) -> Result<(), ChannelError> {
     }
 }
 
+/// Measures calls to a first machine, by its address or the name of its cell.
+pub async fn measure_calls_to(first: &str) {
+    sleep(Duration::from_millis(100)).await;
+    let _first = machines::join_by(first).await;
+    measure_calls().await;
+    println!("costs: done");
+}
+
+/// Measures calls to the first machine, which this one has joined.
+async fn measure_calls() {
+    let mut total = Total::new("call");
+    while total.has_next().await {
+        machines::echo(&[1; 64]).await;
+        total.end_round();
+    }
+    total.print();
+}
+
 /// Measures all, against cells that serve; broadcasts to all of them.
 pub async fn measure(cells: &[&str]) -> Result<(), ChannelError> {
     let Some(cell) = cells.first() else { return Err(ChannelError::BadName) };
@@ -137,6 +156,8 @@ pub async fn measure(cells: &[&str]) -> Result<(), ChannelError> {
         channel.read_into(&mut packet).await?;
     }
     println!("cost polled {}", now().since(began).as_nanos() as u64 * 1000 / ROUNDS);
+    let _first = machines::join_by(cell).await;
+    measure_calls().await;
 
     let mut members = Vec::new();
     for cell in cells {

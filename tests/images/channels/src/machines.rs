@@ -65,7 +65,7 @@ pub async fn stay(first: &str) {
     println!("channels: it is back");
 }
 
-async fn join_by(first: &str) -> FirstMachine {
+pub async fn join_by(first: &str) -> FirstMachine {
     let first: FirstMachine = first.parse().expect("an address or the name of a cell");
     if let FirstMachine::Address(_) = first {
         isola::net::wait_for_address().await;
@@ -78,11 +78,15 @@ async fn join_by(first: &str) -> FirstMachine {
     first
 }
 
+/// Calls the first machine; returns its answer.
+pub async fn echo(request: &[u8]) -> Chain {
+    let request = Chain::from(IoBuf::copy_from_slice(request));
+    messenger::call(MachineId::FIRST, ECHO, request).await.expect("the first machine answers")
+}
+
 async fn use_all() {
     let request: Vec<u8> = (0..messenger::MAX_PAYLOAD).map(byte_at).collect();
-    let answer: Result<Chain, _> =
-        messenger::call(MachineId::FIRST, ECHO, Chain::from(IoBuf::copy_from_slice(&request))).await;
-    assert!(answer.expect("the first machine answers").to_vec() == request);
+    assert!(echo(&request).await.to_vec() == request);
     let refused =
         messenger::call(MachineId::FIRST, EbbId::of_path(module_path!(), "none"), Chain::new()).await;
     assert_eq!(refused, Err(messenger::CallError::Refused(Refusal::NoSuchEbb)));

@@ -7,7 +7,8 @@
 //! | `call NAME` | uses a service that answers with the bytes it gets, until both sides have ended |
 //! | `join FIRST` | joins an application by an address or the name of a cell, and uses its calls and files |
 //! | `stay FIRST` | the same, and again after the first machine has ended and is back |
-//! | `costs CELL...` | prints the costs of messages and packets |
+//! | `costs CELL...` | prints the costs of messages, packets and calls |
+//! | `calls FIRST` | joins an application by an address or the name of a cell, and prints the cost of a call |
 //! | `hold CELL` | exchanges packets until the service ends |
 //! | `keep CELL` | keeps the contents of memory of the service when that ends |
 //! | `wait CELL` | waits for a packet that never comes, until the peer ends |
@@ -46,6 +47,10 @@ async fn main(arguments: Arguments) -> ExitCode {
             Ok(())
         }
         ["costs", ref cells @ ..] => costs::measure(cells).await,
+        ["calls", first] => {
+            costs::measure_calls_to(first).await;
+            Ok(())
+        }
         ["hold", cell] => hold(cell).await,
         ["keep", cell] => keep(cell).await,
         ["wait", cell] => wait(cell).await,
@@ -57,7 +62,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         },
         _ => {
             println!(
-                "usage: channels serve | client CELL | call NAME | join FIRST | stay FIRST | costs CELL... | hold CELL | keep CELL | wait CELL | die STEP CELL | hostile CELL | hostile-neighbour ADDRESS"
+                "usage: channels serve | client CELL | call NAME | join FIRST | stay FIRST | costs CELL... | calls FIRST | hold CELL | keep CELL | wait CELL | die STEP CELL | hostile CELL | hostile-neighbour ADDRESS"
             );
             return ExitCode::USAGE;
         }
