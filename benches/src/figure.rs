@@ -237,7 +237,7 @@ pub const EQUAL: f64 = 1.05;
 /// The origin of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AimOrigin {
-    /// A target set in these terms before the first measurement.
+    /// A target set in these terms before the measurement.
     Asked,
     /// The same in another unit: 1 ns of time as one instruction.
     Converted,
