@@ -98,10 +98,10 @@ fn age_in(root: &Path, tree: &str, paths: &[&str]) -> Result<Age, BenchError> {
     Ok(Age::Current)
 }
 
-/// What every image is made of.
+/// The folders of the packages that every image links.
 macro_rules! and_images {
-    ($($more:literal),*) => {
-        &["abi", "cell", "drivers", "machine", "net", $($more),*]
+    ($($more:literal),* $(,)?) => {
+        &["abi", "cell", "drivers", "fs", "grid", "link", "machine", "net", "storage", $($more),*]
     };
 }
 
@@ -137,8 +137,6 @@ impl Group {
             ),
             Self::Grid => and_images!(
                 "supervisor",
-                "grid",
-                "storage",
                 "apps/kv",
                 "apps/echo",
                 "apps/web",
@@ -162,40 +160,39 @@ impl Group {
             Self::Connections => {
                 and_images!("apps/echo", "benches/linux", "benches/src/groups/connections.rs")
             }
-            Self::Memory => &["cell/memory", "benches/src/groups/memory.rs"],
+            Self::Memory => &[
+                "abi",
+                "cell/ebbs",
+                "cell/iobuf",
+                "cell/memory",
+                "cell/platform",
+                "benches/src/groups/memory.rs",
+            ],
             Self::Pager => {
-                &["cell", "machine", "tests/images/regions", "benches/linux", "benches/src/groups/pager.rs"]
+                and_images!("tests/images/regions", "benches/linux", "benches/src/groups/pager.rs")
             }
-            Self::Linux => &[
-                "cell",
-                "machine",
+            Self::Linux => and_images!(
                 "supervisor",
                 "linux",
-                "storage",
                 "apps/linux",
                 "benches/linux",
-                "benches/src/groups/linux.rs",
-            ],
-            Self::Link => &[
-                "cell",
-                "machine",
+                "benches/src/groups/linux.rs"
+            ),
+            Self::Link => and_images!(
                 "supervisor",
-                "link",
                 "tests/images/channels",
                 "benches/linux",
-                "benches/src/groups/link.rs",
-            ],
+                "benches/src/groups/link.rs"
+            ),
             Self::LinuxServers => and_images!(
                 "supervisor",
                 "linux",
-                "storage",
                 "apps/linux",
                 "benches/linux",
                 "benches/src/groups/linux_servers.rs"
             ),
             Self::Loop => and_images!(
                 "supervisor",
-                "link",
                 "apps/netpipe",
                 "apps/kv",
                 "tests/images/kv-client",
@@ -203,14 +200,17 @@ impl Group {
             ),
             Self::Service => and_images!(
                 "supervisor",
-                "grid",
-                "link",
-                "storage",
                 "apps/block",
+                "apps/kv",
+                "apps/net",
+                "apps/primes",
+                "apps/web",
+                "tests/images/tenants",
                 "tests/images/volume-client",
-                "benches/src/groups/service.rs"
+                "benches/src/groups/service.rs",
+                "benches/src/groups/service_network.rs"
             ),
-            Self::Library => &["cell", "machine", "tests/images/costs", "benches/src/groups/library.rs"],
+            Self::Library => and_images!("tests/images/costs", "benches/src/groups/library.rs"),
             Self::Stack => &["net/stack", "cell/iobuf", "benches/src/groups/stack.rs"],
         }
     }
@@ -287,6 +287,35 @@ mod tests {
     fn every_measured_path_is_there() {
         for path in Group::ALL.into_iter().flat_map(Group::measures) {
             assert!(root().join(path).exists(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_group_measures_all_packages_that_its_own_packages_link() {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(root()).args(["metadata", "--no-deps", "--offline", "--format-version=1"]);
+        let metadata: serde_json::Value =
+            serde_json::from_str(&program::run_in(&mut cargo).unwrap()).unwrap();
+        let workspace = Path::new(metadata["workspace_root"].as_str().unwrap());
+        let packages = metadata["packages"].as_array().unwrap();
+        for group in Group::ALL {
+            let is_measured = |folder: &Path| group.measures().iter().any(|path| folder.starts_with(path));
+            let mut count = 0;
+            for package in packages {
+                let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+                let folder = manifest.parent().unwrap().strip_prefix(workspace).unwrap();
+                if !is_measured(folder) {
+                    continue;
+                }
+                count += 1;
+                let dependencies = package["dependencies"].as_array().unwrap();
+                for dependency in dependencies.iter().filter(|dependency| dependency["kind"].is_null()) {
+                    let Some(path) = dependency["path"].as_str() else { continue };
+                    let linked = Path::new(path).strip_prefix(workspace).unwrap();
+                    assert!(is_measured(linked), "{}: {folder:?} links {linked:?}", group.name());
+                }
+            }
+            assert!(count > 0, "{} measures no package", group.name());
         }
     }
 }
