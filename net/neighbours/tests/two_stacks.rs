@@ -695,3 +695,64 @@ fn the_number_of_links_is_bounded_and_a_second_one_is_closed() {
     assert_eq!(linked, MOST_NEIGHBOURS);
     assert_eq!(host.around.linked.take().map(|macs| macs.len()), Some(MOST_NEIGHBOURS));
 }
+
+#[test]
+fn no_link_is_requested_beyond_the_most_neighbours() {
+    let mut host = Host::new(host_config(1));
+    let own = host_mac(1).0;
+    let mut lines = Vec::new();
+    for number in 0..MOST_NEIGHBOURS as u8 {
+        let ([side, _], line) = link_between([own, [2, 1, 0, 0, 0, number]], u32::MAX);
+        host.router.link(side, &host.around);
+        lines.push(line);
+    }
+    let mut asks = |to| {
+        host.router.send(frame(to, own, host_ip(1).into(), 6), &host.around);
+        host.around.asked.take()
+    };
+    let other = [2, 9, 9, 9, 9, 9];
+    assert_eq!(asks(other), Vec::<[u8; 6]>::new());
+    lines[0].is_open.set(false);
+    assert_eq!(asks([2, 1, 0, 0, 0, 0]), Vec::<[u8; 6]>::new(), "the link ends");
+    assert_eq!(asks(other), [other]);
+}
+
+#[test]
+fn an_address_whose_requested_link_has_ended_is_requested_again_after_a_second() {
+    let mut host = Host::new(host_config(1));
+    let (own, peer) = (host_mac(1).0, host_mac(2).0);
+    let asks = |host: &mut Host| {
+        host.router.send(frame(peer, own, host_ip(1).into(), 6), &host.around);
+        host.around.asked.take().len()
+    };
+    assert_eq!(asks(&mut host), 1);
+    let ([side, _], line) = link_between([own, peer], u32::MAX);
+    host.router.link(side, &host.around);
+    assert_eq!(asks(&mut host), 0, "the frame goes over the link");
+    line.is_open.set(false);
+    assert_eq!(asks(&mut host), 0, "the link ends");
+    host.around.now.set(Instant::from_nanos(999_999_999));
+    assert_eq!(asks(&mut host), 0);
+    host.around.now.set(Instant::from_nanos(1_000_000_000));
+    assert_eq!((asks(&mut host), asks(&mut host)), (1, 0));
+}
+
+/// Each cell that ends is stored as one that is not to be asked for a second.
+#[test]
+fn the_oldest_of_many_ended_links_is_forgotten() {
+    const MOST: u8 = 64;
+    let mut host = Host::new(host_config(1));
+    let own = host_mac(1).0;
+    let asks = |host: &mut Host, number| {
+        host.router.send(frame([2, 1, 0, 0, 0, number], own, host_ip(1).into(), 6), &host.around);
+        host.around.asked.take().len()
+    };
+    for number in 0..=MOST {
+        let ([side, _], line) = link_between([own, [2, 1, 0, 0, 0, number]], u32::MAX);
+        host.router.link(side, &host.around);
+        line.is_open.set(false);
+        assert!(host.router.receive(&host.around).is_none(), "the link ends");
+    }
+    assert_eq!((asks(&mut host, 1), asks(&mut host, MOST)), (0, 0));
+    assert_eq!(asks(&mut host, 0), 1, "the oldest was forgotten");
+}
