@@ -295,7 +295,7 @@ fn a_request_waits_for_a_dirty_block_and_is_refused_without_a_block() {
     assert!(matches!(memory.take_block(block_of(8, 8, 0)), Block::Exhausted));
     while memory.scrub(64 << 10, None) == Scrub::Unfinished {
         if let Block::Given(block, _) = memory.take_block(block_of(4, 4, 0)) {
-            assert!(block.holds_nothing());
+            assert!(block.holds_nothing() && block.is_zero(), "its next owner need not scrub it");
             return assert_eq!(memory.free(), 4 * MIB);
         }
     }
@@ -329,6 +329,16 @@ fn a_request_leaves_zero_memory_for_cells_that_grow() {
     assert_eq!(memory.free() - memory.dirty(), GIB / ZERO_RESERVE_PART);
     assert!(matches!(memory.take_block(block_of(16, 16, 0)), Block::Given(..)));
     memory.put(taken);
+}
+
+#[test]
+fn eviction_yields_no_block_above_the_largest() {
+    let mut memory = Memory::new();
+    let range = PhysRange::new(PhysAddr(4 * GIB), 4 * GIB);
+    let token = Token { range, content: Content::default(), known_zero: true };
+    assert!(memory.add(token, NodeId(0)).is_empty());
+    let idle = [memory.take_contiguous(2 * MIB).unwrap().range];
+    assert!(memory.has_block_with(GIB, &idle) && !memory.has_block_with(2 * GIB, &idle));
 }
 
 #[test]
