@@ -1,7 +1,7 @@
 //! Handshakes of connections.
 
 use isola_net_sim::{Peer, Segment, host_config, host_ip, host_mac};
-use isola_net_stack::{ConnectError, Counter, Duration, Event, FailReason, ListenError};
+use isola_net_stack::{ConnectError, Counter, Duration, Event, FailReason, ListenError, Owner};
 use isola_proves::proves;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -134,6 +134,21 @@ fn only_a_reset_with_the_exact_number_ends_a_half_open_handshake() {
     assert_eq!(counted(&peer), (1, 1));
     peer.silent();
     assert_eq!(peer.events(), []);
+}
+
+#[test]
+fn each_segment_of_a_handshake_belongs_to_the_owner_of_its_listener() {
+    let mut peer = Peer::fast();
+    let listener = peer.stack.listen(80, 16).unwrap();
+    peer.stack.set_listener_owner(listener, Owner(7));
+    peer.send(Segment::new(4000, 80, 77, None).flags("S"));
+    assert_eq!(peer.stack.owner(), Owner(7));
+    peer.segment();
+    peer.send(Segment::new(4000, 81, 5, None).flags("R"));
+    assert_eq!(peer.stack.owner(), Owner::UNKNOWN);
+    // Not the next expected number.
+    peer.send(Segment::new(4000, 80, 79, None).flags("R"));
+    assert_eq!(peer.stack.owner(), Owner(7));
 }
 
 #[proves(
