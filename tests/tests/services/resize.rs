@@ -1,8 +1,11 @@
 //! Memory plug and unplug on request, while the cell serves.
 
-use isola_tests::kv::{Connection, Load, value};
+use isola_tests::kv::{Connection, value};
 use isola_tests::service::{CELL, Service};
+use isola_tests::steady::{Latencies, SteadyLoad};
 use serde_json::Value;
+use std::thread::sleep;
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -23,30 +26,45 @@ fn all_are_right(connection: &mut Connection, numbers: std::ops::Range<u64>) {
     }
 }
 
+/// Resizes the cell; then requests that the resize delayed are answered, too.
 #[track_caller]
 fn resize(service: &Service, memory: &str) -> Value {
-    service.isola.json(&["resize", CELL, "--memory", memory])["memory"].clone()
+    let answer = service.isola.json(&["resize", CELL, "--memory", memory])["memory"].clone();
+    sleep(AFTERWARDS);
+    answer
 }
 
-/// Stored values stay correct, other clients are served, and all memory returns to the machine.
+/// The times for which the service is measured at rest, and after a resize.
+const AT_REST: Duration = Duration::from_secs(2);
+const AFTERWARDS: Duration = Duration::from_millis(100);
+
+/// Stored values stay correct, other clients are served without delay, and all memory returns to the machine.
 #[test]
 fn memory_is_plugged_and_unplugged_while_every_value_stays() {
     let service = Service::published(&["--memory", "512M"], &["--memory", "32M", "--cores", "2"]);
     let mut connection = service.connect();
-    let load = Load::start(service.address, 4);
+    let load = SteadyLoad::start(service.address, 4, Duration::from_millis(16));
     store(&mut connection, 0..300);
     assert_eq!(resize(&service, "+64M")["has_bytes"], 96 * MIB);
     store(&mut connection, 300..600);
+    load.take();
+    sleep(AT_REST);
+    let (at_rest, mut resizing) = (load.take(), Latencies::default());
     for round in 0..2 {
+        load.take();
         let less = resize(&service, "48M");
+        resizing.add(load.take());
         assert!(less["has_bytes"].as_u64() < Some(96 * MIB), "round {round}: {less}");
         assert_eq!(service.cell()["held_bytes"], less["has_bytes"]);
         all_are_right(&mut connection, 0..600);
+        load.take();
         assert_eq!(resize(&service, "96M")["has_bytes"], 96 * MIB, "round {round}");
+        resizing.add(load.take());
     }
     store(&mut connection, 600..900);
     all_are_right(&mut connection, 0..900);
     assert!(load.end() > 0);
+    resizing.assert_near(&at_rest, "while memory was plugged and unplugged");
     service.isola.run(&["resize", CELL, "--memory", "4M"]).failed(1, "leave it at least");
     drop(connection);
     service.end();
