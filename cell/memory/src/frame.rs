@@ -1,7 +1,7 @@
 //! Frames: pages of memory that programs in user mode have mapped, with a count of their references.
 //!
-//! A program on another core can write to a frame at any time. Its bytes are therefore only copied, by accesses that the
-//! compiler neither repeats nor assumes to be stable, and never referenced.
+//! A program on another core can write to a frame at any time, and so can another core of the cell. Its bytes are therefore
+//! only accessed by the atomic copies of `isola-atomic-memcpy` and as atomic words, and never referenced.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -9,6 +9,7 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
+use isola_atomic_memcpy as atomic;
 
 /// The size of a frame, in bytes.
 pub const FRAME_SIZE: usize = 4096;
@@ -31,7 +32,7 @@ const OWNERS: u32 = 0xffff;
 #[repr(C, align(4096))]
 struct FrameBytes(UnsafeCell<[u8; FRAME_SIZE]>);
 
-// SAFETY: the bytes are accessed by volatile copies and atomic operations only, see `Frame`.
+// SAFETY: once a frame is complete, its bytes are accessed by atomic copies and operations only, see `Frame`.
 unsafe impl Sync for FrameBytes {}
 
 impl Frame {
@@ -70,26 +71,17 @@ impl Frame {
         Self(Arc::new(OwnedPage { bytes, owners: AtomicU32::new(0), pins: AtomicU32::new(0) }))
     }
 
-    /// Allocates a copy of the frame, as [`Self::try_zeroed`].
+    /// Allocates a copy of the frame, or returns `None` as [`Self::try_zeroed`] does.
     pub fn try_duplicate(&self) -> Option<Self> {
         let layout = core::alloc::Layout::new::<FrameBytes>();
         // SAFETY: the layout has a size.
         let bytes = NonNull::new(unsafe { alloc::alloc::alloc(layout) })?;
-        // SAFETY: two pages, each of this length; the new one has no other user, and is filled with this. A program may write
-        // to the other one meanwhile: the copy then has some of its bytes from before and others from after.
-        unsafe { core::ptr::copy_nonoverlapping(self.bytes(), bytes.as_ptr(), FRAME_SIZE) };
+        // SAFETY: two pages, each of this length; the new one has no other user, and all accesses to the other are atomic. A
+        // program may write to it meanwhile: the copy then has some of its bytes from before and others from after.
+        unsafe { atomic::copy_nonoverlapping(self.bytes(), bytes.as_ptr(), FRAME_SIZE) };
         // SAFETY: allocated with the type's layout by the allocator of boxes, and all bytes were written.
         let bytes = unsafe { Box::from_raw(bytes.cast::<FrameBytes>().as_ptr()) };
         Some(Self(Arc::new(OwnedPage { bytes, owners: AtomicU32::new(0), pins: AtomicU32::new(0) })))
-    }
-
-    /// Allocates a copy of the frame.
-    pub fn duplicate(&self) -> Self {
-        let copy = Self::zeroed();
-        // SAFETY: two frames, each of this length. A program may write to this one meanwhile: the copy then has some of
-        // its bytes from before and others from after.
-        unsafe { core::ptr::copy_nonoverlapping(self.bytes(), copy.bytes(), FRAME_SIZE) };
-        copy
     }
 
     /// Makes the reference a pointer, for [`Self::from_raw`].
@@ -181,8 +173,9 @@ impl Frame {
     /// If they are not all within the frame.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
         self.check(offset, bytes.len());
-        // SAFETY: within the frame, as checked. A program may write meanwhile: each byte is old or new.
-        unsafe { core::ptr::copy_nonoverlapping(self.bytes().add(offset), bytes.as_mut_ptr(), bytes.len()) };
+        // SAFETY: within the frame, as checked, all accesses to which are atomic; `bytes` are other memory, as no reference to
+        // a frame's exists. A program may write meanwhile: each byte is old or new.
+        unsafe { atomic::copy_nonoverlapping(self.bytes().add(offset), bytes.as_mut_ptr(), bytes.len()) };
     }
 
     /// Copies bytes to `offset`.
@@ -191,8 +184,8 @@ impl Frame {
     /// If they do not all fit into the frame.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
-        // SAFETY: within the frame, as checked.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.bytes().add(offset), bytes.len()) };
+        // SAFETY: as in `read`.
+        unsafe { atomic::copy_nonoverlapping(bytes.as_ptr(), self.bytes().add(offset), bytes.len()) };
     }
 
     /// Copies `len` bytes from `source_offset` of another frame to `offset`. It may be the same frame.
@@ -202,8 +195,9 @@ impl Frame {
     pub fn copy_from(&self, offset: usize, source: &Self, source_offset: usize, len: usize) {
         self.check(offset, len);
         source.check(source_offset, len);
-        // SAFETY: within both frames, as checked; they may overlap. A program may write meanwhile: each byte is old or new.
-        unsafe { core::ptr::copy(source.bytes().add(source_offset), self.bytes().add(offset), len) };
+        // SAFETY: within both frames, as checked, all accesses to which are atomic; they may overlap. A program may write
+        // meanwhile: each byte is old or new.
+        unsafe { atomic::copy(source.bytes().add(source_offset), self.bytes().add(offset), len) };
     }
 
     /// Sets `len` bytes from `offset` on to zero.
@@ -212,8 +206,8 @@ impl Frame {
     /// If they are not all within the frame.
     pub fn clear(&self, offset: usize, len: usize) {
         self.check(offset, len);
-        // SAFETY: within the frame, as checked.
-        unsafe { core::ptr::write_bytes(self.bytes().add(offset), 0, len) };
+        // SAFETY: within the frame, as checked, all accesses to which are atomic.
+        unsafe { atomic::clear(self.bytes().add(offset), len) };
     }
 
     /// Loads the word of 32 bits at `offset`, a multiple of 4, for a futex.
@@ -270,7 +264,13 @@ impl fmt::Debug for Frame {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
+
+    fn copy_of(frame: &Frame) -> Frame {
+        frame.try_duplicate().expect("a page is free")
+    }
 
     #[test]
     fn a_frame_of_bytes_has_zeros_behind_them() {
@@ -294,7 +294,7 @@ mod tests {
     fn clones_share_their_bytes_and_duplicates_do_not() {
         let frame = Frame::zeroed();
         assert!(frame.address().addr().get().is_multiple_of(FRAME_SIZE) && !frame.is_shared());
-        let (clone, duplicate) = (frame.clone(), frame.duplicate());
+        let (clone, duplicate) = (frame.clone(), copy_of(&frame));
         assert!(frame.is_shared() && clone.is(&frame) && !duplicate.is(&frame));
         clone.write(FRAME_SIZE - 3, b"abc");
         let mut bytes = [0; 4];
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(&bytes, b"\0abc");
         duplicate.read(FRAME_SIZE - 4, &mut bytes);
         assert_eq!(bytes, [0; 4]);
-        let copy = frame.try_duplicate().expect("a page is free");
+        let copy = copy_of(&frame);
         assert!(copy.address().addr().get().is_multiple_of(FRAME_SIZE));
         copy.read(FRAME_SIZE - 4, &mut bytes);
         assert_eq!(&bytes, b"\0abc");
@@ -321,13 +321,13 @@ mod tests {
         assert_eq!(frame.owners(), 0);
         frame.add_owner();
         clone.add_owner();
-        assert_eq!((clone.owners(), clone.duplicate().owners()), (2, 0));
+        assert_eq!((clone.owners(), copy_of(&clone).owners()), (2, 0));
         frame.set_account(0xffff);
-        assert_eq!((clone.owners(), clone.account(), clone.duplicate().account()), (2, 0xffff, 0));
+        assert_eq!((clone.owners(), clone.account(), copy_of(&clone).account()), (2, 0xffff, 0));
         assert!(!clone.remove_owner() && frame.remove_owner());
         assert_eq!((clone.owners(), clone.account()), (0, 0xffff));
         frame.pin();
-        assert!(clone.is_pinned() && !clone.duplicate().is_pinned());
+        assert!(clone.is_pinned() && !copy_of(&clone).is_pinned());
         clone.unpin();
         assert!(!frame.is_pinned());
     }
@@ -342,11 +342,77 @@ mod tests {
         frame.read(10, &mut bytes);
         other.read(FRAME_SIZE - 3, &mut of_other);
         assert_eq!((&bytes, &of_other), (b"ababcdef", b"bcd"));
+        frame.copy_from(9, &frame, 11, 7);
+        frame.read(9, &mut bytes);
+        assert_eq!(&bytes, b"babcdefe");
     }
 
     #[test]
-    #[should_panic(expected = "are not within a frame")]
-    fn a_copy_beyond_the_end_panics() {
-        Frame::zeroed().write(FRAME_SIZE - 1, &[0; 2]);
+    fn a_new_frame_has_zeros_in_place_of_former_contents() {
+        for create in [Frame::zeroed, || Frame::try_zeroed().expect("a page is free")] {
+            drop(Frame::of_bytes(&[0xff; FRAME_SIZE]));
+            let mut bytes = [1; FRAME_SIZE];
+            create().read(0, &mut bytes);
+            assert_eq!(bytes, [0; FRAME_SIZE]);
+        }
+    }
+
+    #[test]
+    fn clearing_changes_no_bytes_beside_its_own() {
+        let frame = Frame::of_bytes(&[7; FRAME_SIZE]);
+        frame.clear(100, 900);
+        frame.clear(FRAME_SIZE, 0);
+        let (mut bytes, mut expected) = ([0; FRAME_SIZE], [7; FRAME_SIZE]);
+        frame.read(0, &mut bytes);
+        expected[100..1000].fill(0);
+        assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn a_reference_as_a_pointer_stays_a_reference() {
+        let frame = Frame::zeroed();
+        let pointer = frame.clone().into_raw();
+        assert!(frame.is_shared());
+        // SAFETY: made above, and used once.
+        let back = unsafe { Frame::from_raw(pointer) };
+        assert!(back.is(&frame));
+        drop(back);
+        assert!(!frame.is_shared());
+    }
+
+    #[test]
+    fn no_access_leaves_the_frame() {
+        let refuses = |access: &dyn Fn(&Frame)| {
+            let frame = Frame::zeroed();
+            std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| access(&frame))).is_err()
+        };
+        for (offset, len) in [(FRAME_SIZE - 1, 2), (FRAME_SIZE, 1), (FRAME_SIZE + 1, 0), (usize::MAX, 2)] {
+            assert!(refuses(&|frame| frame.write(offset, &[0; 2][..len])), "a write at {offset}");
+            assert!(refuses(&|frame| frame.read(offset, &mut [0; 2][..len])), "a read at {offset}");
+            assert!(refuses(&|frame| frame.clear(offset, len)), "a clear at {offset}");
+            assert!(refuses(&|frame| frame.copy_from(offset, frame, 0, len)), "a copy to {offset}");
+            assert!(refuses(&|frame| frame.copy_from(0, frame, offset, len)), "a copy from {offset}");
+        }
+        for offset in [2, FRAME_SIZE - 1, FRAME_SIZE, FRAME_SIZE + 4] {
+            assert!(refuses(&|frame| assert_eq!(frame.load(offset), 0)), "a load at {offset}");
+            assert!(refuses(&|frame| frame.store(offset, 1)), "a store at {offset}");
+            assert!(
+                refuses(&|frame| assert_eq!(frame.compare_exchange(offset, 0, 1), Ok(0))),
+                "an exchange at {offset}"
+            );
+        }
+        assert!(!refuses(&|frame| frame.store(FRAME_SIZE - 4, frame.load(0))));
+    }
+
+    #[test]
+    #[should_panic(expected = "a frame without owners loses one")]
+    fn an_owner_that_does_not_exist_cannot_leave() {
+        let _ = Frame::zeroed().remove_owner();
+    }
+
+    #[test]
+    #[should_panic(expected = "a frame without pins loses one")]
+    fn a_pin_that_does_not_exist_cannot_be_removed() {
+        Frame::zeroed().unpin();
     }
 }

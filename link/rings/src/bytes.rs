@@ -1,11 +1,9 @@
-//! Copies of bytes to and from words that another cell may access: the only unsafe code of the crate. The memory functions of
-//! images move 16 bytes at a time, to and from any address; a loop over atomic words takes twice the instructions, and six
-//! times as many for bytes that do not begin at a word.
+//! Copies of bytes to and from words that another cell may access: the only unsafe code of the crate.
 //!
 //! Another thread or another cell may access the words at the same time, so the compiler must not see accesses that are not
-//! atomic. They are in assembly. On x86-64, a store to a part of a word is, for all other processors, an atomic replacement of
-//! these bytes; a longer store is a series of them, and a load a series of atomic loads. So each function here has the effect of
-//! code with `fetch_update` or `load` for each word, and is safe for any threads.
+//! atomic. They are in assembly, long ones in `isola-atomic-memcpy`. On x86-64, a store to a part of a word is, for all other
+//! processors, an atomic replacement of these bytes; a longer store is a series of them, and a load a series of atomic loads.
+//! So each function here has the effect of code with `fetch_update` or `load` for each word, and is safe for any threads.
 
 #![expect(
     unsafe_code,
@@ -14,35 +12,7 @@
 
 use crate::sync::AtomicU64;
 use core::arch::asm;
-use core::ffi::c_void;
-
-unsafe extern "C" {
-    // In images, that of `isola-machine`. Called from assembly only: the compiler knows the name, and would treat the bytes
-    // as its own.
-    fn memcpy(to: *mut c_void, from: *const c_void, len: usize) -> *mut c_void;
-}
-
-/// Copies bytes as `memcpy` does, with accesses that are atomic (see the module) and that the compiler neither sees nor moves
-/// others across.
-///
-/// # Safety
-/// The `len` bytes at `from` can be read and those at `to` written, and they do not overlap. On either side they are in words
-/// of `AtomicU64`, or the caller may access them as their only user.
-#[inline]
-unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: the caller upholds the contract of `memcpy`. A block without `nostack` has a stack aligned for calls, and none
-    // of the caller's values below its stack pointer.
-    unsafe {
-        asm!(
-            "call {memcpy}",
-            memcpy = sym memcpy,
-            inout("rdi") to => _,
-            inout("rsi") from => _,
-            inout("rdx") len => _,
-            clobber_abi("C"),
-        );
-    }
-}
+use isola_atomic_memcpy::copy_nonoverlapping;
 
 /// Returns the number of bytes to copy, of `len`, from `offset` on.
 #[inline]
@@ -57,7 +27,9 @@ pub fn store_bytes(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
     if len > 0 {
         // SAFETY: `within` has checked that the bytes from `offset` to `offset + len` are in `words`, which may change behind
         // a shared reference. `bytes` is other memory: bytes without atomic access never share memory with atomic words.
-        unsafe { copy(bytes.as_ptr(), words.as_ptr().cast::<u8>().cast_mut().add(offset), len) };
+        unsafe {
+            copy_nonoverlapping(bytes.as_ptr(), words.as_ptr().cast::<u8>().cast_mut().add(offset), len)
+        };
     }
 }
 
@@ -68,7 +40,7 @@ pub fn load_bytes(words: &[AtomicU64], offset: usize, bytes: &mut [u8]) {
     let len = within(words, offset, bytes.len());
     if len > 0 {
         // SAFETY: as in `store_bytes`; any bytes are valid.
-        unsafe { copy(words.as_ptr().cast::<u8>().add(offset), bytes.as_mut_ptr(), len) };
+        unsafe { copy_nonoverlapping(words.as_ptr().cast::<u8>().add(offset), bytes.as_mut_ptr(), len) };
     }
 }
 
@@ -106,7 +78,7 @@ pub fn load_words(words: &[AtomicU64], first: usize, to: &mut [u64]) {
     let from = words.get(first..).unwrap_or_default();
     let len = size_of_val(from).min(size_of_val(to));
     // SAFETY: as in `load_bytes`: the first `len` bytes of both slices exist, and any bits are a valid word.
-    unsafe { copy(from.as_ptr().cast(), to.as_mut_ptr().cast(), len) };
+    unsafe { copy_nonoverlapping(from.as_ptr().cast(), to.as_mut_ptr().cast(), len) };
 }
 
 #[cfg(test)]
@@ -140,19 +112,21 @@ mod tests {
     #[test]
     fn short_stores_change_their_own_bytes_only() {
         let all = |store: &dyn Fn(&[AtomicU64])| {
-            let words = [const { AtomicU64::new(0) }; 2];
+            let words = [const { AtomicU64::new(u64::MAX) }; 2];
             store(&words);
             words.map(AtomicU64::into_inner)
         };
         for offset in 0..20_usize {
-            let bits = |value: u128, len: usize| {
-                let is_stored = offset.is_multiple_of(len) && offset < 16;
-                let value = if is_stored { value << (8 * offset) } else { 0 };
-                [value as u64, (value >> 64) as u64]
+            let stored = |value: u32, len: usize| {
+                let mut bytes = [0xff; 16];
+                if offset.is_multiple_of(len) && offset < 16 {
+                    bytes[offset..offset + len].copy_from_slice(&value.to_le_bytes()[..len]);
+                }
+                [0, 8].map(|word| u64::from_le_bytes(bytes[word..word + 8].try_into().expect("eight bytes")))
             };
-            assert_eq!(all(&|words| store_u16(words, offset, 0x1234)), bits(0x1234, 2), "at {offset}");
+            assert_eq!(all(&|words| store_u16(words, offset, 0x1234)), stored(0x1234, 2), "at {offset}");
             let long = 0x1234_5678;
-            assert_eq!(all(&|words| store_u32(words, offset, long)), bits(long.into(), 4), "at {offset}");
+            assert_eq!(all(&|words| store_u32(words, offset, long)), stored(long, 4), "at {offset}");
         }
     }
 

@@ -66,8 +66,14 @@ const LAYERS: &[Layer] = &[
     // The order of requests, without knowledge of cells.
     Layer { name: "grid", folders: &["grid"], may_use: &["abi"] },
     Layer { name: "iobuf", folders: &["cell/iobuf"], may_use: &[] },
+    // Copies of memory that others access at the same time, without knowledge of cells.
+    Layer { name: "atomic memcpy", folders: &["cell/atomic-memcpy"], may_use: &[] },
     Layer { name: "platform", folders: &["cell/platform"], may_use: &["abi", "iobuf"] },
-    Layer { name: "cell", folders: &["cell"], may_use: &["abi", "iobuf", "platform", "grid", "cell"] },
+    Layer {
+        name: "cell",
+        folders: &["cell"],
+        may_use: &["abi", "iobuf", "atomic memcpy", "platform", "grid", "cell"],
+    },
     Layer {
         name: "bare",
         folders: &["cell/bare"],
@@ -80,7 +86,11 @@ const LAYERS: &[Layer] = &[
         may_use: &["abi", "iobuf", "platform", "cell", "link", "services"],
     },
     // Rings between cells and the device side of virtio, which know no cell and share their copies; and channels over them.
-    Layer { name: "link rings", folders: &["link/rings", "link/virtio"], may_use: &["link rings"] },
+    Layer {
+        name: "link rings",
+        folders: &["link/rings", "link/virtio"],
+        may_use: &["atomic memcpy", "link rings"],
+    },
     Layer { name: "link", folders: &["link"], may_use: &["abi", "iobuf", "platform", "cell", "link rings"] },
     // The switch between cells, and address translation behind it, which know no cell.
     Layer { name: "switch", folders: &["net/switch", "net/nat"], may_use: &["switch"] },
@@ -217,6 +227,7 @@ const SUPERVISOR_SIDE: &[&str] =
 /// The layers on the cell's side of the trust boundary.
 const CELL_SIDE: &[&str] = &[
     "iobuf",
+    "atomic memcpy",
     "platform",
     "cell",
     "bare",

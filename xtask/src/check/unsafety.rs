@@ -25,6 +25,7 @@ pub const CHECK: Check = Check {
 /// Folders whose packages or modules may contain unsafe code.
 const UNSAFE_PLACES: &[&str] = &[
     "machine",
+    "cell/atomic-memcpy",
     "cell/bare",
     "cell/hosted",
     "cell/ebbs",
