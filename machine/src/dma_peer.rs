@@ -53,12 +53,13 @@ impl Block {
         Self { base, layout, ownership: Ownership::Owned }
     }
 
-    /// Returns the block in words that are never freed; `None` if they do not begin at a page.
+    /// Returns the block in words that are never freed; `None` if they are not whole pages, at least one.
     fn over(words: &'static [AtomicU64]) -> Option<Self> {
         let base = NonNull::from(words).cast::<u8>();
-        let is_aligned = base.addr().get().is_multiple_of(PAGE_SIZE as usize);
-        let layout = Layout::from_size_align(size_of_val(words), PAGE_SIZE as usize).ok()?;
-        is_aligned.then_some(Self { base, layout, ownership: Ownership::Borrowed })
+        let len = size_of_val(words);
+        let is_pages = [base.addr().get(), len].iter().all(|value| value.is_multiple_of(PAGE_SIZE as usize));
+        let layout = Layout::from_size_align(len, PAGE_SIZE as usize).ok()?;
+        (is_pages && len > 0).then_some(Self { base, layout, ownership: Ownership::Borrowed })
     }
 
     /// Returns the address of the `len` bytes from `offset`; `None` if they are not all within the block.
@@ -103,14 +104,17 @@ impl SharedMemory {
         Self { block: Arc::new(Block::new(len)), used: AtomicUsize::new(0) }
     }
 
-    /// Returns the block in words of the heap, which another cell may map, and which its caller uses for nothing else. The
-    /// words are atomics, so that no access to them is a data race that the compiler may assume absent.
-    /// `None` if they do not begin at a page, or are not in a row for devices.
-    pub fn over(words: &'static [AtomicU64]) -> Option<Self> {
-        let len = size_of_val(words);
+    /// Returns the block in words of the heap, which another cell may map, and sets them to zero.
+    /// `None` if they are not whole pages, at least one, or not in a row for devices.
+    ///
+    /// # Safety
+    /// As long as a part of the block is in use, no other code of this cell accesses the words, also not by another block: the
+    /// accesses to a part are not atomic, as those to memory of which the block is the only owner.
+    pub unsafe fn over(words: &'static [AtomicU64]) -> Option<Self> {
+        let block = Block::over(words)?;
+        let len = block.layout.size();
         let piece = device_piece(words.as_ptr().cast(), len, Access::DeviceWrites);
         piece.filter(|(_, in_a_row)| *in_a_row == len)?;
-        let block = Block::over(words)?;
         words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         Some(Self { block: Arc::new(block), used: AtomicUsize::new(0) })
     }
@@ -318,6 +322,7 @@ fn write_bytes(base: NonNull<u8>, from: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     fn address_of(buffer: &SharedBuffer) -> u64 {
         let mut piece = None;
@@ -371,6 +376,29 @@ mod tests {
         assert!(peer.read_u16(start + 4095).is_err());
         assert!(peer.write_u16(start + 1, 0).is_err());
         assert!(peer.read(start + 4096, &mut []).is_ok());
+    }
+
+    #[test]
+    fn words_of_another_cell_too_become_a_block_if_they_are_whole_pages() {
+        const WORDS: usize = PAGE_SIZE as usize / size_of::<AtomicU64>();
+        let memory: &'static [AtomicU64] = Vec::leak((0..4 * WORDS).map(|_| AtomicU64::new(!0)).collect());
+        let first = memory.as_ptr().align_offset(PAGE_SIZE as usize);
+        let pages = &memory[first..first + 2 * WORDS];
+        // SAFETY: no part of these blocks is used.
+        let over =
+            |start: usize, end: usize| unsafe { SharedMemory::over(&memory[first + start..first + end]) };
+        assert!(over(1, WORDS + 1).is_none() && over(0, 0).is_none() && over(0, WORDS + 1).is_none());
+        assert!(pages.iter().all(|word| word.load(Ordering::Relaxed) == !0), "a refusal changes no word");
+        let shared = over(0, 2 * WORDS).expect("two pages");
+        let all = memory.iter().enumerate();
+        let zeros = all.filter(|(_, word)| word.load(Ordering::Relaxed) == 0).map(|(index, _)| index);
+        assert!(zeros.eq(first..first + 2 * WORDS), "the words of the block alone are cleared");
+        let (mut region, mut buffer) = (shared.region(4096).unwrap(), shared.buffer(4096).unwrap());
+        assert!(shared.buffer(1).is_none() && shared.region(1).is_none());
+        region.write_u16(0, 7);
+        buffer.write(&[9]);
+        drop((region, buffer, shared));
+        assert_eq!([0, WORDS].map(|word| pages[word].load(Ordering::Relaxed)), [7, 9], "they are not freed");
     }
 
     #[test]

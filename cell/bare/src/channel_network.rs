@@ -35,12 +35,18 @@ const BUFFER_LEN: usize = PAGE_SIZE as usize;
 const MAX_MTU: u16 = 1500;
 
 /// Starts the driver of a device that the peer of a link offers.
-pub(crate) fn open(
+///
+/// # Safety
+/// No other code of the cell accesses `memory` until the port is dropped.
+pub(crate) unsafe fn open(
     slot: usize,
     offer: DeviceOffer,
     memory: &'static [AtomicU64],
 ) -> Result<(NetworkPort, DriverSetup), String> {
-    let shared = SharedMemory::over(memory).ok_or("the shared memory is not whole pages in a row")?;
+    // SAFETY: the queues of the port have the parts of the block, and drop them with the port; those that a driver leaks are not
+    // used any more. The caller's promise is for that time.
+    let shared =
+        unsafe { SharedMemory::over(memory) }.ok_or("the shared memory is not whole pages in a row")?;
     let base = shared.base().ok_or("the shared memory has no device address")?;
     let (transport, settings) = ChannelTransport::new(offer, LinkBell(slot));
     let options = NetOptions {

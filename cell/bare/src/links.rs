@@ -75,7 +75,8 @@ impl LinkPort for BareLinks {
         offer: DeviceOffer,
         memory: &'static [AtomicU64],
     ) -> Result<(BlockPort, DriverSetup), String> {
-        channel_block::open(slot, offer, memory)
+        // SAFETY: a caller of this method uses the memory for nothing else until then.
+        unsafe { channel_block::open(slot, offer, memory) }
     }
 
     fn open_network_device(
@@ -84,6 +85,7 @@ impl LinkPort for BareLinks {
         offer: DeviceOffer,
         memory: &'static [AtomicU64],
     ) -> Result<(NetworkPort, DriverSetup), String> {
-        channel_network::open(slot, offer, memory)
+        // SAFETY: as for `open_block_device`.
+        unsafe { channel_network::open(slot, offer, memory) }
     }
 }
