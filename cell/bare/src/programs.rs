@@ -3,11 +3,15 @@
 //! A page table entry owns a reference to its frame, which `machine` keeps beside the entry. Frames and tables are
 //! ordinary memory of the heap: they do not migrate, and memory with them is not given back.
 //!
+//! A page that is removed or replaced hands its reference over to the space, which keeps it until a flush is over: until then
+//! other cores may access the page through their TLBs.
+//!
 //! A space that is dropped, and tables that a space no longer needs, are freed when each core has passed its loop, where
 //! it leaves a program's tables, or is halted.
 
 use crate::{cores, page_tables, regions};
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
@@ -86,8 +90,56 @@ impl UserMode for BareUserMode {
 /// An address space.
 struct BareSpace {
     space: ManuallyDrop<ProgramSpace>,
-    /// Tables that the program may still use, and the generation of their flush.
-    removed: Mutex<Vec<(u64, RemovedTables)>>,
+    removed: Mutex<Removed>,
+}
+
+/// The capacity of the list of frames beyond which its memory is freed with its last frame.
+const MOST_CAPACITY: usize = 1024;
+
+/// What left the page tables, but may be in TLBs.
+#[derive(Default)]
+struct Removed {
+    /// The frames of pages, in the order of their removal.
+    frames: VecDeque<Frame>,
+    /// The generations of the flushes of these frames, with the number of frames of each, in the same order.
+    flushes: VecDeque<(u64, usize)>,
+    /// The number of frames at the end of the list that no flush has covered.
+    unflushed: usize,
+    /// Tables, and the generation of their flush.
+    tables: Vec<(u64, RemovedTables)>,
+}
+
+impl Removed {
+    fn push(&mut self, frame: Frame) {
+        self.frames.push_back(frame);
+        self.unflushed += 1;
+    }
+
+    /// Begins a flush, which covers all frames. Returns its generation.
+    fn flush(&mut self, space: &ProgramSpace) -> u64 {
+        let generation = space.flush();
+        if self.unflushed > 0 {
+            self.flushes.push_back((generation, core::mem::take(&mut self.unflushed)));
+        }
+        generation
+    }
+
+    /// Takes a frame whose flush is over.
+    fn pop_flushed(&mut self, space: &ProgramSpace) -> Option<Frame> {
+        let (generation, left) = self.flushes.front_mut()?;
+        if !space.is_flushed(*generation) {
+            return None;
+        }
+        *left -= 1;
+        if *left == 0 {
+            self.flushes.pop_front();
+        }
+        let frame = self.frames.pop_front();
+        if self.frames.is_empty() && self.frames.capacity() > MOST_CAPACITY {
+            self.frames = VecDeque::new();
+        }
+        frame
+    }
 }
 
 /// Returns the page of an entry whose reference to the frame stays with the entry. To be used while the space is locked.
@@ -120,8 +172,8 @@ fn map_error(error: TableError, address: u64) -> MapError {
 impl BareSpace {
     /// Hands tables that the program cannot use any more over to the cores' grace periods.
     fn retire_flushed(&self) {
-        let mut removed = self.removed.lock();
-        let flushed = removed.extract_if(.., |(generation, _)| self.space.is_flushed(*generation));
+        let Some(mut removed) = self.removed.try_lock() else { return };
+        let flushed = removed.tables.extract_if(.., |(generation, _)| self.space.is_flushed(*generation));
         let mut tables = RemovedTables::default();
         flushed.for_each(|(_, more)| tables.append(more));
         drop(removed);
@@ -134,8 +186,8 @@ impl BareSpace {
 impl AddressSpace for BareSpace {
     fn map(&self, address: u64, frame: Frame, rights: PageRights) -> Result<(), MapError> {
         let (memory, owner) = (frame.address(), frame.into_raw());
-        // SAFETY: a frame is accessed by copies and atomic operations only, and lives until its last reference is
-        // dropped; the entry owns one. The contract of `AddressSpace` has callers hold theirs until a flush is over.
+        // SAFETY: a frame is accessed by atomic copies and operations only, and lives until its last reference is dropped. The
+        // entry owns one, which moves to `removed` with the page, and leaves it when all cores have flushed the removal.
         let mapped = unsafe { self.space.map(address, memory, owner, rights.writable, rights.executable) };
         mapped.map_err(|error| {
             // SAFETY: made above, and no entry has it.
@@ -164,7 +216,11 @@ impl AddressSpace for BareSpace {
         let former =
             unsafe { self.space.replace(address, memory, owner, rights.writable, rights.executable) };
         match former {
-            Ok((former, state)) => Ok(taken(former, state)),
+            Ok((former, state)) => {
+                let page = taken(former, state);
+                self.removed.lock().push(page.frame.clone());
+                Ok(page)
+            }
             Err(error) => {
                 // SAFETY: made above, and no entry has it.
                 drop(unsafe { Frame::from_raw(owner) });
@@ -173,12 +229,17 @@ impl AddressSpace for BareSpace {
         }
     }
 
-    fn unmap(&self, start: u64, end: u64, removed: &mut dyn FnMut(u64, MappedPage)) {
-        let tables =
-            self.space.unmap(start, end, &mut |address, owner, state| removed(address, taken(owner, state)));
+    fn unmap(&self, start: u64, end: u64, removed: &mut dyn FnMut(u64, &MappedPage)) {
+        let mut kept = self.removed.lock();
+        let tables = self.space.unmap(start, end, &mut |address, owner, state| {
+            let page = taken(owner, state);
+            removed(address, &page);
+            kept.push(page.frame);
+        });
         if !tables.is_empty() {
-            let generation = self.space.flush();
-            self.removed.lock().push((generation, tables));
+            let generation = kept.flush(&self.space);
+            kept.tables.push((generation, tables));
+            drop(kept);
             self.retire_flushed();
         }
     }
@@ -202,7 +263,18 @@ impl AddressSpace for BareSpace {
     }
 
     fn flush(&self) -> FlushGeneration {
-        FlushGeneration(self.space.flush())
+        FlushGeneration(self.removed.lock().flush(&self.space))
+    }
+
+    fn free_flushed(&self, most: usize) -> usize {
+        for freed in 0..most {
+            let frame = self.removed.lock().pop_flushed(&self.space);
+            // Freed without the lock.
+            if frame.is_none() {
+                return freed;
+            }
+        }
+        most
     }
 
     fn is_flushed(&self, generation: FlushGeneration) -> bool {
@@ -220,9 +292,9 @@ impl AddressSpace for BareSpace {
 
 impl Drop for BareSpace {
     fn drop(&mut self) {
-        // No thread has the space, so no program uses its pages.
+        // No thread has the space, so no program uses its pages, also not those that were removed.
         let mut tables = self.space.unmap(0, u64::MAX, &mut |_, owner, state| drop(taken(owner, state)));
-        self.removed.get_mut().drain(..).for_each(|(_, more)| tables.append(more));
+        self.removed.get_mut().tables.drain(..).for_each(|(_, more)| tables.append(more));
         // SAFETY: not used afterwards.
         let space = unsafe { ManuallyDrop::take(&mut self.space) };
         retire(tables, Some(space));

@@ -132,7 +132,11 @@ pub trait UserMode: Send + Sync {
     fn create_space(&self) -> Result<Arc<dyn AddressSpace>, MapError>;
 }
 
-/// The page tables of a process. All methods can be called on any core, also while the program runs on others.
+/// The page tables of a process. All methods can be called on any core, also while the program runs on others. A function
+/// that is passed to a method calls none of the space.
+///
+/// The program may access a page that was removed or replaced until a flush is over. So the space keeps the frame until
+/// then: [`Self::free_flushed`] and the drop of the space, which each thread of the program has, are the only ways to free it.
 pub trait AddressSpace: Send + Sync {
     /// Maps `frame` at `address`, at which nothing is mapped. No TLB has to be flushed.
     ///
@@ -155,16 +159,15 @@ pub trait AddressSpace: Send + Sync {
         mapped
     }
 
-    /// Replaces the page at `address` by another, and returns the old one. The old frame may be in use until a flush is
-    /// over.
+    /// Replaces the page at `address` by another, and returns the old one. The space keeps the old frame.
     ///
     /// # Errors
     /// [`MapError::NoPage`] if no page is mapped there.
     fn replace(&self, address: u64, frame: Frame, rights: PageRights) -> Result<MappedPage, MapError>;
 
     /// Removes all pages from `start` on, below `end`, both multiples of the page size, and passes each to `removed` in
-    /// ascending order. Their frames may be in use until a flush is over.
-    fn unmap(&self, start: u64, end: u64, removed: &mut dyn FnMut(u64, MappedPage));
+    /// ascending order. The space keeps their frames.
+    fn unmap(&self, start: u64, end: u64, removed: &mut dyn FnMut(u64, &MappedPage));
 
     /// Changes the rights of all pages from `start` on, below `end`. `rights` returns the new rights from the address and
     /// the old rights. Rights that were removed may be in use until a flush is over.
@@ -181,6 +184,9 @@ pub trait AddressSpace: Send + Sync {
 
     /// Returns whether all cores have flushed the changes before that generation.
     fn is_flushed(&self, generation: FlushGeneration) -> bool;
+
+    /// Drops the references to at most that many frames of removed pages whose flush is over. Returns their number.
+    fn free_flushed(&self, most: usize) -> usize;
 
     /// Creates a thread with these registers, and x87 and upper vector registers in their initial state.
     fn create_thread(self: Arc<Self>, context: UserContext) -> Box<dyn UserThread>;

@@ -58,12 +58,12 @@ pub(crate) struct Pages {
     pub charge: Arc<dyn MemoryCharge>,
     /// The own pages at addresses without access. Page tables cannot have them: a mapped page is readable.
     hidden: BTreeMap<u64, Frame>,
-    /// Frames that were unmapped since the latest flush.
-    unflushed: Vec<Frame>,
-    /// Whether rights were removed since the latest flush.
+    /// Whether rights or pages were removed since the latest flush.
     needs_flush: bool,
-    /// Frames that may be in TLBs until a flush is over.
-    buried: Vec<(FlushGeneration, Vec<Frame>)>,
+    /// The pages that were removed since the latest flush. The address space keeps their frames until it is over.
+    removed: usize,
+    /// Frames without access that are to be freed.
+    discarded: Vec<Frame>,
 }
 
 impl Pages {
@@ -73,9 +73,9 @@ impl Pages {
             resident: ResidentPages::default(),
             charge,
             hidden: BTreeMap::new(),
-            unflushed: Vec::new(),
             needs_flush: false,
-            buried: Vec::new(),
+            removed: 0,
+            discarded: Vec::new(),
         }
     }
 
@@ -161,7 +161,7 @@ impl Pages {
     ) -> Result<(), FaultError> {
         match self.space.replace(page, frame.clone(), rights) {
             Ok(old) => {
-                self.leave(old.frame, kind);
+                self.leave_table(&old.frame, kind);
                 self.arrive(frame, kind);
                 Ok(())
             }
@@ -199,12 +199,13 @@ impl Pages {
     pub fn remove(&mut self, start: u64, end: u64, kind: PageKind, mut see: impl FnMut(u64, &MappedPage)) {
         let space = Arc::clone(&self.space);
         space.unmap(start, end, &mut |page, mapped| {
-            see(page, &mapped);
-            self.leave(mapped.frame, kind);
+            see(page, mapped);
+            self.leave_table(&mapped.frame, kind);
         });
         while let Some((&page, _)) = self.hidden.range(start..end.max(start)).next() {
             if let Some(frame) = self.hidden.remove(&page) {
-                self.leave(frame, kind);
+                self.leave(&frame, kind);
+                self.discarded.push(frame);
             }
         }
     }
@@ -232,12 +233,13 @@ impl Pages {
     ) {
         let space = Arc::clone(&self.space);
         space.unmap(start, end, &mut |page, mapped| {
-            see(page, &mapped);
+            see(page, mapped);
             if mapped.frame.owners() > 0 {
-                self.hidden.insert(page, mapped.frame);
+                self.hidden.insert(page, mapped.frame.clone());
+                self.removed += 1;
                 self.needs_flush = true;
             } else {
-                self.leave(mapped.frame, kind);
+                self.leave_table(&mapped.frame, kind);
             }
         });
     }
@@ -248,13 +250,14 @@ impl Pages {
         let mut lifted = Vec::new();
         let space = Arc::clone(&self.space);
         space.unmap(start, end, &mut |page, mapped| {
-            lifted.push((page, mapped.frame, Some(mapped.rights)));
+            lifted.push((page, mapped.frame.clone(), Some(mapped.rights)));
         });
         while let Some((&page, _)) = self.hidden.range(start..end.max(start)).next() {
             if let Some(frame) = self.hidden.remove(&page) {
                 lifted.push((page, frame, None));
             }
         }
+        self.removed += lifted.iter().filter(|(_, _, rights)| rights.is_some()).count();
         self.needs_flush |= !lifted.is_empty();
         lifted
     }
@@ -263,12 +266,11 @@ impl Pages {
     pub fn lower(&mut self, page: u64, frame: Frame, rights: Option<PageRights>, kind: PageKind) {
         let mapped = rights.is_some_and(|rights| self.space.map(page, frame.clone(), rights).is_ok());
         if mapped {
-            // The page moves, and TLBs may have it at the old address: it stays in memory as long as it is mapped here, and
-            // if it is unmapped, until a later flush is over.
+            // The page moves.
         } else if frame.owners() > 0 {
             self.hidden.insert(page, frame);
         } else {
-            self.leave(frame, kind);
+            self.leave(&frame, kind);
         }
     }
 
@@ -285,34 +287,25 @@ impl Pages {
     }
 
     /// Begins a flush, if there is anything to flush. Returns its generation if it is not over yet, or if many frames are
-    /// to be freed.
+    /// to be freed: then the caller waits and frees them.
     pub fn flush(&mut self) -> Option<FlushGeneration> {
-        if !self.needs_flush && self.unflushed.is_empty() {
+        if !self.needs_flush && self.discarded.is_empty() {
             return None;
         }
         let generation = self.space.flush();
         self.needs_flush = false;
-        if self.unflushed.len() <= FREED_UNDER_LOCK && self.space.is_flushed(generation) {
-            self.unflushed.clear();
+        let freed = core::mem::take(&mut self.removed) + self.discarded.len();
+        if freed <= FREED_UNDER_LOCK && self.space.is_flushed(generation) {
+            self.discarded.clear();
+            self.space.free_flushed(FREED_UNDER_LOCK);
             return None;
         }
-        self.buried.push((generation, core::mem::take(&mut self.unflushed)));
         Some(generation)
     }
 
-    /// Returns the frames whose flush is over, for the caller to free.
-    pub fn exhume(&mut self) -> Vec<Frame> {
-        let space = &self.space;
-        let mut over = self.buried.extract_if(.., |(generation, _)| space.is_flushed(*generation));
-        // There is one list nearly always.
-        let mut frames = over.next().map(|(_, frames)| frames).unwrap_or_default();
-        over.for_each(|(_, more)| frames.extend(more));
-        frames
-    }
-
-    /// Returns the frames whose flush is not over, at the end of a process.
-    pub fn take_buried(&mut self) -> Vec<(FlushGeneration, Vec<Frame>)> {
-        core::mem::take(&mut self.buried)
+    /// Returns the frames without access, for the caller to free.
+    pub fn take_discarded(&mut self) -> Vec<Frame> {
+        core::mem::take(&mut self.discarded)
     }
 
     fn arrive(&mut self, frame: &Frame, kind: PageKind) {
@@ -323,8 +316,15 @@ impl Pages {
         }
     }
 
+    /// A frame is no longer a page of the process, and has left its page tables.
+    fn leave_table(&mut self, frame: &Frame, kind: PageKind) {
+        self.leave(frame, kind);
+        self.removed += 1;
+        self.needs_flush = true;
+    }
+
     /// A frame is no longer a page of the process.
-    fn leave(&mut self, frame: Frame, kind: PageKind) {
+    fn leave(&mut self, frame: &Frame, kind: PageKind) {
         if frame.owners() > 0 {
             self.resident.anonymous -= 1;
             if frame.remove_owner() {
@@ -333,10 +333,6 @@ impl Pages {
         } else if !frame.is(zeros()) {
             *self.resident.count(kind) -= 1;
         }
-        if self.unflushed.capacity() == 0 {
-            self.unflushed.reserve(FREED_UNDER_LOCK);
-        }
-        self.unflushed.push(frame);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The memory of a process.
 
-use crate::flush::{adopt, flushed};
+use crate::flush::flushed;
 use crate::mapping::PageKind;
 use crate::mappings::Mappings;
 use crate::pages::Pages;
@@ -133,22 +133,22 @@ impl ProcessMemory {
             return;
         };
         flushed(&self.space, generation).await;
-        let mut frames = self.state.lock().pages.exhume();
-        while !frames.is_empty() {
-            frames.truncate(frames.len().saturating_sub(FREED_AT_ONCE));
-            if !frames.is_empty() {
-                yield_now().await;
+        let mut discarded = self.state.lock().pages.take_discarded();
+        loop {
+            let freed = self.space.free_flushed(FREED_AT_ONCE);
+            discarded.truncate(discarded.len().saturating_sub(FREED_AT_ONCE));
+            if freed < FREED_AT_ONCE && discarded.is_empty() {
+                return;
             }
+            yield_now().await;
         }
     }
 }
 
 impl Drop for ProcessMemory {
     fn drop(&mut self) {
-        let state = self.state.get_mut();
-        state.clear();
-        let buried = state.pages.take_buried();
-        adopt(&self.space, buried);
+        // The space frees the frames with its last thread.
+        self.state.get_mut().clear();
     }
 }
 

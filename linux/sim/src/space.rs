@@ -115,22 +115,11 @@ pub struct SimulatedSpace {
 #[derive(Default)]
 struct Pages {
     mapped: BTreeMap<u64, MappedPage>,
-    /// The frames that may be in TLBs, with the number of the flush after which they are not; none before a flush began.
+    /// The frames of removed pages, with the number of the flush after which no TLB has them; none before a flush began.
     stale: Vec<(u64, Frame, Option<u64>)>,
 }
 
 impl Pages {
-    /// Checks that each frame that may be in a TLB is in memory, and forgets those that are no longer.
-    fn check(&mut self, ended: u64) {
-        self.stale.retain(|(_, _, generation)| generation.is_none_or(|generation| generation > ended));
-        for (address, frame, _) in &self.stale {
-            assert!(
-                frame.is_shared(),
-                "the frame that was mapped at {address:#x} was freed before the flush was over"
-            );
-        }
-    }
-
     fn check_range(start: u64, end: u64) {
         assert!(
             start.is_multiple_of(PAGE_SIZE)
@@ -153,7 +142,7 @@ impl SimulatedSpace {
         self.pages().mapped.len()
     }
 
-    /// Returns the number of frames that are not mapped but may be in TLBs.
+    /// Returns the number of frames of removed pages that were not freed.
     pub fn stale(&self) -> usize {
         self.pages().stale.len()
     }
@@ -190,19 +179,7 @@ impl SimulatedSpace {
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
-        let ended = self.ended();
-        let mut pages = lock(&self.pages);
-        pages.check(ended);
-        pages
-    }
-}
-
-impl Drop for SimulatedSpace {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let ended = self.ended();
-            self.pages.get_mut().unwrap_or_else(PoisonError::into_inner).check(ended);
-        }
+        lock(&self.pages)
     }
 }
 
@@ -231,7 +208,7 @@ impl AddressSpace for SimulatedSpace {
         Ok(old)
     }
 
-    fn unmap(&self, start: u64, end: u64, removed: &mut dyn FnMut(u64, MappedPage)) {
+    fn unmap(&self, start: u64, end: u64, removed: &mut dyn FnMut(u64, &MappedPage)) {
         Pages::check_range(start, end);
         let addresses: Vec<u64> =
             self.pages().mapped.range(start..end).map(|(address, _)| *address).collect();
@@ -243,7 +220,7 @@ impl AddressSpace for SimulatedSpace {
                 pages.stale.push((address, page.frame.clone(), None));
                 page
             };
-            removed(address, page);
+            removed(address, &page);
         }
     }
 
@@ -283,6 +260,15 @@ impl AddressSpace for SimulatedSpace {
 
     fn is_flushed(&self, generation: FlushGeneration) -> bool {
         self.ended() >= generation.0
+    }
+
+    fn free_flushed(&self, most: usize) -> usize {
+        let ended = self.ended();
+        let is_over = |generation: &Option<u64>| generation.is_some_and(|generation| generation <= ended);
+        let mut pages = self.pages();
+        let over = pages.stale.extract_if(.., |(_, _, generation)| is_over(generation));
+        let freed: Vec<_> = over.take(most).collect();
+        freed.len()
     }
 
     fn create_thread(self: Arc<Self>, context: UserContext) -> Box<dyn UserThread> {

@@ -110,15 +110,23 @@ fn a_tlb_keeps_translations_until_the_flush_is_over() {
 }
 
 #[test]
-#[should_panic(expected = "was freed before the flush was over")]
-fn a_frame_that_is_freed_before_the_flush_is_noticed() {
+fn a_frame_stays_until_the_flush_of_its_removal_is_over() {
     let platform = SimulatedUserMode::new();
     platform.hold_flushes();
     let space = platform.space();
-    space.map(DATA, Frame::zeroed(), WRITABLE).expect("it is free");
-    space.unmap(DATA, DATA + PAGE_SIZE, &mut |_, _| ());
+    let (first, second) = (Frame::zeroed(), Frame::zeroed());
+    space.map(DATA, first.clone(), WRITABLE).expect("it is free");
+    space.map(CODE, second.clone(), WRITABLE).expect("it is free");
+    space.unmap(DATA, DATA + PAGE_SIZE, &mut |_, page| assert!(page.frame.is(&first)));
+    assert_eq!((space.free_flushed(9), first.is_shared()), (0, true), "no flush has begun");
     space.flush();
+    assert_eq!((space.free_flushed(9), first.is_shared()), (0, true), "the flush is not over");
+    space.unmap(CODE, CODE + PAGE_SIZE, &mut |_, page| assert!(page.frame.is(&second)));
     platform.end_flushes();
+    assert_eq!((space.free_flushed(9), first.is_shared()), (1, false));
+    assert!(second.is_shared(), "its flush has not begun");
+    drop(space);
+    assert!(!second.is_shared());
 }
 
 #[test]

@@ -29,8 +29,13 @@ impl Process {
     }
 
     pub fn with_limits(limits: MemoryLimits) -> Self {
-        let platform = Arc::new(SimulatedUserMode::new());
+        let platform = SimulatedUserMode::new();
         platform.hold_flushes();
+        Self::on(platform, limits)
+    }
+
+    pub fn on(platform: SimulatedUserMode, limits: MemoryLimits) -> Self {
+        let platform = Arc::new(platform);
         let budget = Arc::new(FrameBudget::new(1000));
         let space = platform.space();
         let layout = MemoryLayout::new(None, limits.stack);

@@ -46,18 +46,23 @@ async fn tables() {
     let former = space.replace(OTHER, Frame::zeroed(), WRITE).expect("a page is mapped there");
     assert!(former.frame.is(&frame) && former.rights == READ);
     drop(former);
-    assert!(!frame.is_shared(), "the entry's reference was returned");
+    assert_eq!(space.free_flushed(1), 0, "no flush has begun");
+    assert!(frame.is_shared(), "the space keeps the replaced frame");
     let mut removed = 0;
     space.unmap(0, USER_END, &mut |_, _| removed += 1);
     assert_eq!(removed, 5);
     let generation = space.flush();
     assert!(space.is_flushed(generation), "no program runs");
+    assert!(frame.is_shared());
+    assert_eq!((space.free_flushed(1), frame.is_shared()), (1, false));
+    assert_eq!((space.free_flushed(9), space.free_flushed(9)), (5, 0));
     println!("programs: pages own references to frames");
 }
 
 async fn unmap_while_it_runs(round: u64) {
     let program = Program::new(&LOOP);
-    program.space.map(OTHER, Frame::zeroed(), WRITE).expect("nothing is mapped there");
+    let frame = Frame::zeroed();
+    program.space.map(OTHER, frame.clone(), WRITE).expect("nothing is mapped there");
     let trap = on_core(1, {
         let program = program.clone();
         move || async move {
@@ -69,8 +74,9 @@ async fn unmap_while_it_runs(round: u64) {
     while program.data.load(64) < 10 {
         sleep(Duration::from_micros(100)).await;
     }
-    let mut removed = None;
-    program.space.unmap(OTHER, OTHER + PAGE * (1 + round), &mut |_, page| removed = Some(page));
+    let mut removed = 0;
+    program.space.unmap(OTHER, OTHER + PAGE * (1 + round), &mut |_, _| removed += 1);
+    assert_eq!(removed, 1);
     let generation = program.space.flush();
     let flushed = async {
         while !program.space.is_flushed(generation) {
@@ -79,8 +85,8 @@ async fn unmap_while_it_runs(round: u64) {
     };
     assert!(timeout(LIMIT, flushed).await.is_ok(), "the other core does not flush");
     let count = program.data.load(64);
-    let removed = removed.expect("the page was mapped");
-    assert!(!removed.frame.is_shared());
+    assert!(frame.is_shared(), "the space keeps the frame");
+    assert_eq!((program.space.free_flushed(9), frame.is_shared()), (1, false));
     let trap = timeout(LIMIT, trap).await.expect("the program must fault");
     let expected = Trap::PageFault { address: OTHER + 8, access: Access::Read };
     assert_eq!((trap, program.data.load(64)), (expected, count), "round {round}");
