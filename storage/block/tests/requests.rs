@@ -15,7 +15,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 async fn write_and_read(device: &BlockDevice) {
     let bytes = data(3 * 4096);
@@ -95,7 +95,9 @@ fn a_function_gets_the_result_in_the_event_of_the_completion_for_the_activity() 
         })
         .await;
         assert_eq!(results.borrow().len(), 0);
+        let began = Instant::now();
         while results.borrow().len() < 6 {
+            assert!(began.elapsed() < Duration::from_secs(20), "{} have completed", results.borrow().len());
             disk.complete(2);
             yield_now().await;
         }
