@@ -16,8 +16,10 @@ use super::switch::{self, StartingSwitch, SwitchError};
 use super::{LockedMachine, MachineError, clean_up, logs_tail};
 use crate::client::{Client, ClientError};
 use crate::switch::fabric::Address;
+use rustix::fs::{Mode, OFlags, open};
 use std::fs::File;
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -201,8 +203,11 @@ impl NewMachine<'_> {
     ) -> Result<(Process, Option<Child>), BootError> {
         let log = dir.qemu_log();
         let file = File::create(&log).map_err(|error| StateError::Unusable { path: log.clone(), error })?;
+        // QEMU inherits it, as it is not closed when a program is executed.
+        let folder = open(dir.path(), OFlags::DIRECTORY | OFlags::PATH, Mode::empty())
+            .map_err(|error| StateError::Unusable { path: dir.path().into(), error: error.into() })?;
         let mut launcher = Command::new(&self.qemu.program)
-            .args(qemu::arguments(&self.options, self.accelerator, boot, dir))
+            .args(qemu::arguments(&self.options, self.accelerator, boot, dir, folder.as_fd()))
             .args(sandbox)
             .args((self.process_mode == ProcessMode::Detached).then_some("-daemonize"))
             .current_dir(dir.path())

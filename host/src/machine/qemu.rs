@@ -10,7 +10,8 @@
 //! device, connected directly to the uplink.
 //!
 //! QEMU runs in the machine's folder, and the paths of its sockets and of the serial log are relative to it. The paths
-//! of the process id file, which identifies the process, and of QEMU's log are absolute.
+//! of the process id file, which identifies the process, and of QEMU's log are absolute. QEMU connects to the switch in threads
+//! of its own, perhaps after it has detached itself and left the folder: these paths go through a descriptor of the folder.
 
 use super::disks::DiskSlot;
 use super::options::{Accelerator, MachineModel, MachineOptions, Topology, Uplink};
@@ -26,6 +27,7 @@ use isola_abi::management::DeviceLocation;
 use isola_abi::volume::VolumeAccess;
 use std::env;
 use std::ffi::OsString;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use thiserror::Error;
@@ -131,12 +133,13 @@ pub fn lacks_sandbox(message: &str) -> bool {
     ["sandbox", "seccomp"].iter().any(|word| message.contains(word))
 }
 
-/// Returns QEMU's arguments for a machine in the folder `dir`.
+/// Returns QEMU's arguments for a machine in the folder `dir`. QEMU inherits the descriptor `folder` of it.
 pub fn arguments(
     options: &MachineOptions,
     accelerator: Accelerator,
     boot: Boot<'_>,
     dir: &MachineDir,
+    folder: BorrowedFd<'_>,
 ) -> Vec<OsString> {
     let mut line = CommandLine::default();
     let (model, suffix) = match options.model {
@@ -189,7 +192,7 @@ pub fn arguments(
             publish
         }
     };
-    network(&mut line, options, suffix, publish, dir);
+    network(&mut line, options, suffix, publish, (dir, folder));
     disks(&mut line, options, boot);
     // With a log file, QEMU keeps its error output even after it detaches itself from the terminal.
     line.pair("-pidfile", dir.pid_file()).pair("-D", dir.qemu_log());
@@ -231,7 +234,7 @@ fn network(
     options: &MachineOptions,
     suffix: &str,
     publish: &[Publication],
-    dir: &MachineDir,
+    (dir, folder): (&MachineDir, BorrowedFd<'_>),
 ) {
     let modern = modern(options.model);
     let device = |netdev: &str, index: u32| {
@@ -267,7 +270,7 @@ fn network(
         return;
     }
     let stream = |id: &str, number: u32| {
-        let socket = socket_name(number as usize);
+        let socket = format!("/proc/self/fd/{}/{}", folder.as_raw_fd(), socket_name(number as usize));
         format!("stream,id={id},server=off,addr.type=unix,addr.path={socket}")
     };
     line.pair("-netdev", stream("s0", 0))
@@ -387,6 +390,7 @@ mod tests {
     use super::*;
     use crate::machine::state::StateRoot;
     use isola_abi::size::ByteSize;
+    use std::os::fd::AsFd;
 
     fn options(model: MachineModel, uplink: Uplink) -> MachineOptions {
         MachineOptions { nics: 2, model, uplink, ..crate::test_data::machine_options() }
@@ -395,7 +399,7 @@ mod tests {
     fn line(options: &MachineOptions, boot: Boot<'_>) -> String {
         let temporary = tempfile::tempdir().unwrap();
         let dir = StateRoot::at(temporary.path()).unwrap().machine(&"m".parse().unwrap());
-        let arguments = arguments(options, Accelerator::Tcg, boot, &dir);
+        let arguments = arguments(options, Accelerator::Tcg, boot, &dir, std::io::stdin().as_fd());
         arguments.iter().map(|argument| argument.to_str().unwrap()).collect::<Vec<_>>().join(" ")
     }
 
@@ -407,9 +411,9 @@ mod tests {
             "-M q35 -accel tcg,thread=multi -cpu max -smp 4 -m 1048576K",
             "-kernel /images/supervisor -device virtio-serial-pci,disable-legacy=on,bus=pcie.0,addr=0x1 ",
             "-device virtserialport,chardev=mgmt",
-            "-netdev user,id=u0,dhcpstart=10.0.2.128 -netdev stream,id=s0,server=off,addr.type=unix,addr.path=port0.sock",
+            "-netdev user,id=u0,dhcpstart=10.0.2.128 -netdev stream,id=s0,server=off,addr.type=unix,addr.path=/proc/self/fd/0/port0.sock",
             "-netdev hubport,id=h0,hubid=0,netdev=u0 -netdev hubport,id=h1,hubid=0,netdev=s0",
-            "-netdev stream,id=n2,server=off,addr.type=unix,addr.path=port2.sock -device virtio-net-pci,netdev=n2,mac=52:54:00:",
+            "-netdev stream,id=n2,server=off,addr.type=unix,addr.path=/proc/self/fd/0/port2.sock -device virtio-net-pci,netdev=n2,mac=52:54:00:",
             ":02,disable-legacy=on,bus=pcie.0,addr=0x3",
         ] {
             assert!(line.contains(part), "{part}\nis not in\n{line}");

@@ -6,8 +6,10 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -35,6 +37,24 @@ fn run_intruder(isola: &Isola, arguments: &[&str]) {
     let named = |word: &&str| if *word == "IMAGE" { image.to_owned() } else { (*word).to_owned() };
     let arguments: Vec<String> = ["run", "-d"].iter().chain(arguments).map(named).collect();
     isola.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).ended_with(0);
+}
+
+#[test]
+fn a_machine_has_its_network_if_qemu_connects_to_the_switch_after_it_has_detached_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let (library, wrapper) = (folder.path().join("late_connect.so"), folder.path().join("qemu"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/late_connect.c");
+    let mut compiler = Command::new("gcc");
+    let outcome = compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl").status();
+    assert!(outcome.unwrap().success());
+    let script = format!("#!/bin/sh\nLD_PRELOAD={} exec qemu-system-x86_64 \"$@\"\n", library.display());
+    fs::write(&wrapper, script).unwrap();
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    let isola = Isola::new();
+    isola.run_with(&["up", "--accel", "tcg", "--cores", "2"], &[("ISOLA_QEMU", &wrapper)]).ended_with(0);
+    let port = ports::free();
+    isola.run(&["run", "-d", "-p", &format!("{port}:11211"), "kv"]).ended_with(0);
+    wait::until("an answer", || ask(port, "get key\r\n", "END\r\n"));
 }
 
 #[test]
