@@ -137,7 +137,7 @@ fn shown(all: Vec<Activity>, most: usize) -> Vec<Activity> {
     let mut by_use: Vec<usize> = (0..all.len()).collect();
     // A parent, which is earlier in the list, precedes a child that has used as much.
     by_use.sort_unstable_by_key(|index| (core::cmp::Reverse(all[*index].usage.cycles), *index));
-    by_use.truncate(most);
-    by_use.sort_unstable();
-    by_use.into_iter().map(|index| all[index]).collect()
+    let mut is_shown = alloc::vec![false; all.len()];
+    by_use.into_iter().take(most).for_each(|index| is_shown[index] = true);
+    all.into_iter().zip(is_shown).filter_map(|(activity, is_shown)| is_shown.then_some(activity)).collect()
 }

@@ -8,7 +8,7 @@
 //! | [`histogram`] | a cell's distributions in buckets of seconds |
 //! | [`series`] | values by family and labels; their text and JSON forms |
 //! | [`server`], [`request`] | the HTTP server |
-//! | [`turns`] | one reading at a time for any number of requests |
+//! | [`reading_thread`] | one reading at a time for any number of requests |
 //!
 //! Cells are not trusted: they choose activity names, counter names and counts. [`series`] bounds and escapes labels,
 //! [`collect`] bounds the number of series of a cell. The crate `prometheus-client` writes the text formats.

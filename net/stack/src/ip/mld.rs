@@ -29,9 +29,12 @@ pub(crate) enum Reason {
 pub(crate) fn report(addresses: impl Iterator<Item = Ipv6Addr>, reason: Reason) -> Vec<u8> {
     let mut bytes = Vec::from([REPORT, 0, 0, 0, 0, 0, 0, 0]);
     let kind = if reason == Reason::Joined { TO_EXCLUDE } else { IS_EXCLUDE };
-    let mut groups: Vec<Ipv6Addr> = addresses.map(solicited_node).collect();
-    groups.sort_unstable();
-    groups.dedup();
+    let mut groups: Vec<Ipv6Addr> = Vec::new();
+    for group in addresses.map(solicited_node) {
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
     for group in &groups {
         bytes.extend_from_slice(&[kind, 0, 0, 0]);
         bytes.extend_from_slice(&group.octets());

@@ -291,9 +291,7 @@ impl Steering {
     /// with too many lose their last ones, and cores with too few get these, in order. Empty if `cores` has no valid
     /// core.
     pub fn plan(&self, cores: &[u16]) -> Vec<Move> {
-        let mut wanted: Vec<u16> = cores.iter().copied().filter(|&core| core < self.cores).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
+        let wanted: Vec<u16> = (0..self.cores).filter(|core| cores.contains(core)).collect();
         let Some((share, extra)) = BUCKETS.checked_div(wanted.len()).zip(BUCKETS.checked_rem(wanted.len()))
         else {
             return Vec::new();
