@@ -162,6 +162,7 @@ impl Group {
             }
             Self::Memory => &[
                 "abi",
+                "cell/atomic-memcpy",
                 "cell/ebbs",
                 "cell/iobuf",
                 "cell/memory",

@@ -272,6 +272,18 @@ mod tests {
         assert!(written(Options::default(), SackBlocks::NONE).is_empty());
     }
 
+    /// Returns whether the list ends within an option, which bytes behind it would complete.
+    fn is_truncated(list: &[u8]) -> bool {
+        match *list {
+            [] | [0, ..] => false,
+            [1, ref rest @ ..] => is_truncated(rest),
+            [_] => true,
+            // The parser stops at an option without a valid length.
+            [_, 0 | 1, ..] => false,
+            [_, len, ..] => list.get(usize::from(len)..).is_none_or(is_truncated),
+        }
+    }
+
     proptest! {
         #[test]
         fn written_options_parse_back(
@@ -299,8 +311,8 @@ mod tests {
             prop_assert!(read_blocks.iter().eq(list.iter()));
         }
 
-        /// An option is parsed from its own bytes only: appended bytes change nothing, and a truncated list yields a
-        /// subset of the options, with the same values.
+        /// An option is parsed from its own bytes only: bytes behind a list of whole options change nothing, and a truncated
+        /// list yields a subset of the options, with the same values.
         #[test]
         fn an_option_is_parsed_from_its_own_bytes_only(
             bytes in prop_oneof![
@@ -314,10 +326,12 @@ mod tests {
             cut in any::<prop::sample::Index>(),
         ) {
             let (whole, whole_blocks) = Options::read(&bytes);
-            let ended = [&bytes[..], &[0; 20]].concat();
-            let (read, blocks) = Options::read(&ended);
-            prop_assert_eq!(read, whole);
-            prop_assert!(blocks.iter().eq(whole_blocks.iter()));
+            if !is_truncated(&bytes) {
+                let ended = [&bytes[..], &[0; 20]].concat();
+                let (read, blocks) = Options::read(&ended);
+                prop_assert_eq!(read, whole);
+                prop_assert!(blocks.iter().eq(whole_blocks.iter()));
+            }
             let cut = cut.index(bytes.len() + 1);
             let (part, _) = Options::read(&bytes[..cut]);
             // If an option is present twice, the later one, which counts, may be cut off.
