@@ -5,7 +5,7 @@
 //! writable or executable, but never both: [`Rights`] cannot express that. All pages are supervisor pages and none is
 //! global, so loading CR3 flushes all translations of the previous space.
 
-use crate::memory::{Region, Stock, direct};
+use crate::memory::{FreeRegions, Region, direct};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::fmt;
@@ -105,7 +105,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`] if `stock` is empty.
-    pub fn new(stock: &mut Stock, largest: LargestPage) -> Result<Self, MapError> {
+    pub fn new(stock: &mut FreeRegions, largest: LargestPage) -> Result<Self, MapError> {
         Ok(Self { root: new_table(stock)?, largest })
     }
 
@@ -151,7 +151,7 @@ impl AddressSpace {
         memory: PhysRange,
         rights: Rights,
         caching: Caching,
-        stock: &mut Stock,
+        stock: &mut FreeRegions,
     ) -> Result<(), MapError> {
         for number in [virt, memory.start.0, memory.len_bytes] {
             if !number.is_multiple_of(PAGE_SIZE) {
@@ -192,7 +192,7 @@ impl AddressSpace {
     /// # Errors
     /// [`MapError::Misaligned`] if these are no multiples of 2 MiB; [`MapError::OutOfMemory`] if `stock` is empty:
     /// pages unmapped before the error stay unmapped.
-    pub fn unmap(&mut self, virt: u64, len_bytes: u64, stock: &mut Stock) -> Result<(), MapError> {
+    pub fn unmap(&mut self, virt: u64, len_bytes: u64, stock: &mut FreeRegions) -> Result<(), MapError> {
         let (step, large) = (leaf_bytes(1), leaf_bytes(2));
         let end = virt.checked_add(len_bytes).ok_or(MapError::Misaligned(virt))?;
         if !virt.is_multiple_of(step) || !len_bytes.is_multiple_of(step) {
@@ -238,7 +238,7 @@ impl AddressSpace {
         virt: u64,
         memory: impl Iterator<Item = PhysAddr>,
         rights: Rights,
-        stock: &mut Stock,
+        stock: &mut FreeRegions,
     ) -> Result<bool, MapError> {
         let bits = match rights {
             Rights::ReadWrite => PRESENT | ACCESSED | NO_EXECUTE | WRITABLE | DIRTY,
@@ -260,7 +260,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`].
-    pub fn add_top_entry(&mut self, virt: u64, stock: &mut Stock) -> Result<(), MapError> {
+    pub fn add_top_entry(&mut self, virt: u64, stock: &mut FreeRegions) -> Result<(), MapError> {
         if read_entry(self.root, index(virt, 3)) == 0 {
             let table = new_table(stock)?;
             write_entry(self.root, index(virt, 3), table.0 | PRESENT | WRITABLE | ACCESSED);
@@ -344,7 +344,7 @@ impl AddressSpace {
         leaf: u32,
         most: usize,
         bits: u64,
-        stock: &mut Stock,
+        stock: &mut FreeRegions,
     ) -> Result<usize, MapError> {
         let table = self.table_of(virt, leaf, stock)?;
         let large = if leaf > 0 { LARGE } else { 0 };
@@ -359,7 +359,7 @@ impl AddressSpace {
     }
 
     /// Returns the table with the leaf of that level for `virt`, with the tables above it.
-    fn table_of(&mut self, virt: u64, leaf: u32, stock: &mut Stock) -> Result<PhysAddr, MapError> {
+    fn table_of(&mut self, virt: u64, leaf: u32, stock: &mut FreeRegions) -> Result<PhysAddr, MapError> {
         let mut table = self.root;
         for level in (leaf + 1..4).rev() {
             let entry = read_entry(table, index(virt, level));
@@ -387,7 +387,7 @@ pub(crate) const fn index(virt: u64, level: u32) -> usize {
     (virt >> (12 + 9 * level) & 511) as usize
 }
 
-fn new_table(stock: &mut Stock) -> Result<PhysAddr, MapError> {
+fn new_table(stock: &mut FreeRegions) -> Result<PhysAddr, MapError> {
     let page = stock.take(PAGE_SIZE).ok_or(MapError::OutOfMemory)?;
     Ok(Region::into_range(page).start)
 }
@@ -411,8 +411,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
 
-    fn space(largest: LargestPage) -> (AddressSpace, Stock) {
-        let mut stock = Stock::new(alloc::vec![test_region(64)]);
+    fn space(largest: LargestPage) -> (AddressSpace, FreeRegions) {
+        let mut stock = FreeRegions::new(alloc::vec![test_region(64)]);
         (AddressSpace::new(&mut stock, largest).unwrap(), stock)
     }
 
@@ -547,7 +547,7 @@ mod tests {
         assert_eq!(map(0, range(0, 7)), Err(MapError::Misaligned(7)));
         assert_eq!(map(0, range(1 << 52, PAGE_SIZE)), Err(MapError::Misaligned(1 << 52)));
         assert_eq!(map(u64::MAX - 4095, range(0, 2 * PAGE_SIZE)), Err(MapError::Misaligned(u64::MAX - 4095)));
-        let mut empty = Stock::default();
+        let mut empty = FreeRegions::default();
         assert_eq!(
             space.map(0, range(0, PAGE_SIZE), Rights::Read, Caching::Cached, &mut empty),
             Err(MapError::OutOfMemory)

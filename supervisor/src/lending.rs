@@ -24,7 +24,7 @@ use isola_abi::id::{CellId, CoreId};
 
 /// A cell, as a party to lending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Party {
+pub struct LendingParty {
     /// The cell.
     pub id: CellId,
     /// Its priority.
@@ -105,7 +105,7 @@ impl Lending {
     pub fn source(
         &self,
         who: CellId,
-        parties: &[Party],
+        parties: &[LendingParty],
         free: u32,
         moves: impl Fn(CoreId) -> bool,
     ) -> Result<Source, Denial> {
@@ -126,7 +126,7 @@ impl Lending {
     }
 
     /// Returns whether a cell has a core to lend.
-    fn can_lend(&self, party: &Party) -> bool {
+    fn can_lend(&self, party: &LendingParty) -> bool {
         let borrowed = self.borrowed(party.id).count() as u32;
         let lent = self.loans.iter().filter(|loan| loan.lender == Some(party.id)).count() as u32;
         lent < party.lends && party.cores.saturating_sub(borrowed) > 1

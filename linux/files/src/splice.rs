@@ -122,7 +122,7 @@ pub async fn splice(
                 return Err(Errno::EINVAL);
             }
             let wait = wait.or_nonblocking(from.file).or_nonblocking(to.file);
-            between_pipes(from.file, source, to.file, target, len, wait, Keep::No, done).await
+            between_pipes(from.file, source, to.file, target, len, wait, TransferKind::Move, done).await
         }
         (Some(source), None) => {
             if to.file.flags() & linux::O_APPEND != 0 {
@@ -173,9 +173,9 @@ async fn to_pipe(
 
 /// Whether bytes stay in the pipe that they come from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Keep {
-    Yes,
-    No,
+enum TransferKind {
+    Copy,
+    Move,
 }
 
 /// Copies references to at most `len` bytes from one pipe to another (`tee`).
@@ -196,7 +196,7 @@ pub async fn tee(
         return Err(Errno::EINVAL);
     }
     let wait = wait.or_nonblocking(from).or_nonblocking(to);
-    between_pipes(from, source, to, target, len, wait, Keep::Yes, done).await
+    between_pipes(from, source, to, target, len, wait, TransferKind::Copy, done).await
 }
 
 #[expect(clippy::too_many_arguments, reason = "two files, each with its pipe")]
@@ -207,7 +207,7 @@ async fn between_pipes(
     target: &PipeEnd,
     len: usize,
     wait: PipeWait,
-    keep: Keep,
+    kind: TransferKind,
     done: &mut usize,
 ) -> Result<(), Errno> {
     loop {
@@ -227,12 +227,12 @@ async fn between_pipes(
             }
             room => room?,
         };
-        let mut parts = match keep {
-            Keep::Yes => source.parts(len),
-            Keep::No => source.take_parts(len, room),
+        let mut parts = match kind {
+            TransferKind::Copy => source.parts(len),
+            TransferKind::Move => source.take_parts(len, room),
         }?;
         let put = target.put_parts(&mut parts);
-        if keep == Keep::No && !parts.is_empty() {
+        if kind == TransferKind::Move && !parts.is_empty() {
             source.return_parts(parts);
         }
         match put {

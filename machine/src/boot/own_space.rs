@@ -9,7 +9,7 @@
 //! ```
 
 use crate::image_bounds::ImageBounds;
-use crate::memory::{MemoryNodes, Region, Stock, direct};
+use crate::memory::{FreeRegions, MemoryNodes, Region, direct};
 use crate::paging::{AddressSpace, Caching, LargestPage, MapError, Rights};
 use crate::registers::Registers;
 use crate::space::{map_stacks, stack_tops};
@@ -31,7 +31,7 @@ const PARKED_STACK_SIZE: u64 = 0x4000;
 #[derive(Debug)]
 pub struct OwnSpace {
     space: AddressSpace,
-    stock: Stock,
+    stock: FreeRegions,
     next_device: u64,
     pub(crate) switch_page: PhysAddr,
     interrupt_table: PhysAddr,
@@ -61,7 +61,7 @@ impl OwnSpace {
         nodes: MemoryNodes,
     ) -> Result<Self, MapError> {
         let largest = if cpu::Features::read().gib_pages { LargestPage::OneGib } else { LargestPage::TwoMib };
-        let mut stock = Stock::new(alloc::vec![memory]);
+        let mut stock = FreeRegions::new(alloc::vec![memory]);
         let mut space = AddressSpace::new(&mut stock, largest)?;
 
         for range in crate::memory::map::subtract(ram, &[bounds.loaded()]) {

@@ -10,5 +10,5 @@ pub use nodes::MemoryNodes;
 pub(crate) use region::direct;
 #[cfg(test)]
 pub(crate) use region::tests::region as test_region;
-pub use region::{Contents, OutOfRegion, Region, Stock};
+pub use region::{Contents, FreeRegions, OutOfRegion, Region};
 pub use shared::SharedRegion;

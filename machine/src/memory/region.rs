@@ -136,11 +136,11 @@ pub(crate) fn direct(address: PhysAddr) -> *mut u8 {
 
 /// A stock of regions from which pieces are taken.
 #[derive(Debug, Default)]
-pub struct Stock {
+pub struct FreeRegions {
     regions: Vec<Region>,
 }
 
-impl Stock {
+impl FreeRegions {
     /// Creates a stock of these regions.
     pub fn new(regions: Vec<Region>) -> Self {
         Self { regions }
@@ -248,7 +248,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_stock_gives_no_more_than_it_has() {
-        let mut stock = Stock::new(alloc::vec![region(2), region(5)]);
+        let mut stock = FreeRegions::new(alloc::vec![region(2), region(5)]);
         let piece = stock.take(3 * PAGE_SIZE - 1).unwrap();
         assert_eq!(piece.len_bytes(), 3 * PAGE_SIZE);
         assert!(piece.bytes().iter().all(|byte| *byte == 0));
@@ -262,7 +262,7 @@ pub(crate) mod tests {
     fn memory_before_an_aligned_piece_stays_in_the_stock() {
         const ALIGN: u64 = 4 * PAGE_SIZE;
         let (_, whole) = region(16).split(PAGE_SIZE).unwrap();
-        let mut stock = Stock::new(alloc::vec![region(3), whole]);
+        let mut stock = FreeRegions::new(alloc::vec![region(3), whole]);
         let piece = stock.take_aligned(5 * PAGE_SIZE, ALIGN).unwrap();
         assert_eq!((piece.range().start.0 % ALIGN, piece.len_bytes()), (0, 5 * PAGE_SIZE));
         assert!(piece.bytes().iter().all(|byte| *byte == 0));

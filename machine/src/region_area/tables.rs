@@ -15,12 +15,12 @@ const ENTRIES: usize = 512;
 pub(crate) struct Tables {
     base: NonNull<u8>,
     memory: PhysRange,
-    pub(super) stock: Mutex<Stock>,
+    pub(super) stock: Mutex<FreeTables>,
 }
 
 /// The free tables, by number.
 #[derive(Debug)]
-pub(super) struct Stock {
+pub(super) struct FreeTables {
     /// The first table that was never used, as were all behind it. All of them are zero, as are those on the list.
     fresh: usize,
     /// The first freed table; a freed table's first entry has the number of the next. 0 ends the list.
@@ -52,7 +52,7 @@ impl Tables {
     /// # Safety
     /// The memory must be whole pages, zeroed and permanent, and no other code may use it.
     pub(crate) unsafe fn new(base: NonNull<u8>, memory: PhysRange) -> Self {
-        Self { base, memory, stock: Mutex::new(Stock { fresh: 1, free: 0 }) }
+        Self { base, memory, stock: Mutex::new(FreeTables { fresh: 1, free: 0 }) }
     }
 
     /// Returns the number of tables that can be allocated, used or not.
@@ -121,7 +121,7 @@ impl Tables {
     }
 
     /// Allocates a table, which is zero.
-    fn take(&self, stock: &mut Stock) -> Option<usize> {
+    fn take(&self, stock: &mut FreeTables) -> Option<usize> {
         if stock.free != 0 {
             let number = stock.free;
             let link = &self.numbered(number)[0];
@@ -136,7 +136,7 @@ impl Tables {
         })
     }
 
-    fn give(&self, stock: &mut Stock, number: usize) {
+    fn give(&self, stock: &mut FreeTables, number: usize) {
         self.numbered(number)[0].store(stock.free as u64, Ordering::Relaxed);
         stock.free = number;
     }

@@ -9,7 +9,7 @@ use crate::apic::io::{InterruptLines, RouteError, Trigger};
 use crate::boot::OwnSpace;
 use crate::boot::own_space::LOCAL_APIC_PHYS;
 use crate::device::{Device, Function};
-use crate::memory::{Contents, MemoryNodes, Region, SharedRegion, Stock};
+use crate::memory::{Contents, FreeRegions, MemoryNodes, Region, SharedRegion};
 use crate::paging::{AddressSpace, Caching, LargestPage, MapError, Rights, leaf_bytes};
 use crate::restart::{CellResources, OwnershipRecord, ownership_record_bytes};
 use crate::tables;
@@ -219,7 +219,7 @@ impl CellSpace {
                 share.live().activity_slots.store(slots as u32, Ordering::Relaxed);
                 share.live().link_slots.store(link_slots as u32, Ordering::Relaxed);
                 share.live().unplug_request.next_generation();
-                let tables = Stock::new(parts.growth_tables);
+                let tables = FreeRegions::new(parts.growth_tables);
                 let hot_plug = HotPlug::new(builder.space, tables, grant, parts.pool, core_count);
                 Ok(Self { share, hot_plug, record })
             }
@@ -259,7 +259,7 @@ struct Parts {
 
 struct Builder {
     space: AddressSpace,
-    stock: Stock,
+    stock: FreeRegions,
     text: Option<PhysRange>,
     largest: LargestPage,
     switch_page: PhysAddr,
@@ -270,7 +270,7 @@ struct Builder {
 
 impl Builder {
     fn new(memory: Vec<Region>, text: Option<PhysRange>, own: &OwnSpace) -> Result<Self, MapError> {
-        let mut stock = Stock::new(memory);
+        let mut stock = FreeRegions::new(memory);
         let largest = own.largest_page();
         let space = AddressSpace::new(&mut stock, largest)?;
         let next_device = DEVICES + PAGE_SIZE;
@@ -436,9 +436,9 @@ impl Builder {
     fn add_pool(&mut self) -> Result<Vec<PoolRange>, MapError> {
         let mut left = core::mem::take(&mut self.stock).into_regions();
         let needed = pool_tables(&left, self.largest) * PAGE_SIZE;
-        let mut stock = Stock::new(left);
+        let mut stock = FreeRegions::new(left);
         let for_tables = stock.take(needed).ok_or(MapError::OutOfMemory)?;
-        self.stock = Stock::new(alloc::vec![for_tables]);
+        self.stock = FreeRegions::new(alloc::vec![for_tables]);
         left = stock.into_regions();
         left.sort_by_key(|region| region.range().start);
         let mut pool: Vec<PhysRange> = Vec::new();

@@ -12,7 +12,7 @@
 use super::CellSpace;
 use super::layout::{STACKS_BYTES, map_stacks};
 use super::ranges::RangeSet;
-use crate::memory::{Contents, Region, Stock};
+use crate::memory::{Contents, FreeRegions, Region};
 use crate::paging::{AddressSpace, Caching, Rights};
 use crate::smp::AwayCore;
 use alloc::vec::Vec;
@@ -65,7 +65,7 @@ enum FlushInterrupt {
 pub(super) struct HotPlug {
     pub(super) space: AddressSpace,
     /// Tables, from the memory that the space was built from.
-    pub(super) tables: Stock,
+    pub(super) tables: FreeRegions,
     /// All memory of the space, which [`CellSpace::dissolve`] returns.
     owned: RangeSet,
     /// The part of it in the direct map, which the cell uses freely.
@@ -79,14 +79,14 @@ pub(super) struct HotPlug {
     /// The number of core slots with stacks: the first ones, as slots are given stacks in order.
     cores_with_stacks: usize,
     /// Memory for the stacks of further core slots.
-    stack_pages: Stock,
+    stack_pages: FreeRegions,
 }
 
 impl HotPlug {
     /// Creates the state of a space that was built of `owned`, whose pool is `pool`.
     pub(super) fn new(
         space: AddressSpace,
-        tables: Stock,
+        tables: FreeRegions,
         owned: impl IntoIterator<Item = PhysRange>,
         pool: impl IntoIterator<Item = PhysRange>,
         cores_with_stacks: usize,
@@ -101,7 +101,7 @@ impl HotPlug {
             plugged: Vec::new(),
             unplugged: Vec::new(),
             cores_with_stacks,
-            stack_pages: Stock::default(),
+            stack_pages: FreeRegions::default(),
         }
     }
 
@@ -402,7 +402,7 @@ mod tests {
     /// Creates a space that consists only of tables and a descriptor.
     fn space(tables: u64) -> CellSpace {
         let area = DESCRIPTOR_SIZE / PAGE_SIZE;
-        let mut memory = Stock::new(alloc::vec![test_region(tables + 1 + area)]);
+        let mut memory = FreeRegions::new(alloc::vec![test_region(tables + 1 + area)]);
         let descriptor = memory.take(DESCRIPTOR_SIZE).unwrap().into_range().start;
         let space = AddressSpace::new(&mut memory, LargestPage::TwoMib).unwrap();
         let built = Built {
@@ -519,7 +519,7 @@ mod tests {
     fn unplugged_ranges_are_listed_and_their_number_is_bounded() {
         let len = 4 * MAX_UNPLUGGED as u64 * CHUNK;
         let pool = PhysRange::new(PhysAddr(64 * LARGEST_BLOCK), len);
-        let mut memory = Stock::new(alloc::vec![test_region(400)]);
+        let mut memory = FreeRegions::new(alloc::vec![test_region(400)]);
         let descriptor = memory.take(DESCRIPTOR_SIZE).unwrap().into_range().start;
         let mut tables = AddressSpace::new(&mut memory, LargestPage::TwoMib).unwrap();
         tables.map(DIRECT_MAP + pool.start.0, pool, Rights::ReadWrite, Caching::Cached, &mut memory).unwrap();

@@ -1,6 +1,6 @@
 //! Stacks: one slot per core, laid out alike in the image's own address space and in those of cells.
 
-use crate::memory::Stock;
+use crate::memory::FreeRegions;
 use crate::paging::{AddressSpace, Caching, MapError, Rights};
 use crate::tables::ExceptionStacks;
 use isola_abi::layout::{
@@ -34,7 +34,7 @@ pub(crate) fn map_stacks(
     space: &mut AddressSpace,
     slot: u64,
     stack_bytes: u64,
-    stock: &mut Stock,
+    stock: &mut FreeRegions,
 ) -> Result<(), MapError> {
     let base = STACKS + slot * STACK_SLOT;
     let stacks = [

@@ -142,7 +142,7 @@ fn copy_page(from: PhysAddr, to: PhysAddr) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Region, Stock, test_region};
+    use crate::memory::{FreeRegions, Region, test_region};
     use crate::paging::{AddressSpace, LargestPage};
     use crate::space::{Built, HotPlug};
     use alloc::sync::Arc;
@@ -153,7 +153,7 @@ mod tests {
 
     /// Creates a space of tables, a descriptor, and a pool of some pages.
     fn space(tables: u64) -> (CellSpace, PhysRange) {
-        let mut memory = Stock::new(alloc::vec![test_region(tables + 1 + DESCRIPTOR_SIZE / PAGE_SIZE)]);
+        let mut memory = FreeRegions::new(alloc::vec![test_region(tables + 1 + DESCRIPTOR_SIZE / PAGE_SIZE)]);
         let descriptor = memory.take(DESCRIPTOR_SIZE).unwrap().into_range().start;
         let space = AddressSpace::new(&mut memory, LargestPage::TwoMib).unwrap();
         let built = Built {

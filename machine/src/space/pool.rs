@@ -34,7 +34,7 @@ pub(super) fn region_tables(memory_bytes: u64, growth_bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Contents, Stock, test_region};
+    use crate::memory::{Contents, FreeRegions, test_region};
     use crate::paging::{AddressSpace, Caching, Rights};
     use alloc::vec::Vec;
     use isola_abi::id::PhysAddr;
@@ -64,7 +64,7 @@ mod tests {
             let region = |range: &PhysRange| unsafe { Region::new(*range, Contents::Zero) };
             let regions: Vec<Region> = ranges.iter().map(region).collect();
             let needed = pool_tables(&regions, largest);
-            let mut stock = Stock::new(alloc::vec![test_region(needed + 1)]);
+            let mut stock = FreeRegions::new(alloc::vec![test_region(needed + 1)]);
             let mut space = AddressSpace::new(&mut stock, largest).unwrap();
             for range in &ranges {
                 let virt = DIRECT_MAP + range.start.0;

@@ -3,7 +3,7 @@
 use super::hot_plug::HotPlug;
 use super::layout::has_stacks;
 use super::{Built, CellSpace, Share};
-use crate::memory::{Contents, Region, SharedRegion, Stock, direct};
+use crate::memory::{Contents, FreeRegions, Region, SharedRegion, direct};
 use crate::paging::{AddressSpace, LargestPage};
 use crate::restart::{CellResources, Claim, OwnershipRecord};
 use alloc::boxed::Box;
@@ -99,7 +99,7 @@ impl CellSpace {
             // SAFETY: `build` reserved the page for tables, and it is not in use as one.
             unsafe { Region::new(PhysRange::new(page, PAGE_SIZE), Contents::Unknown) }
         });
-        let tables = Stock::new(unused.collect());
+        let tables = FreeRegions::new(unused.collect());
         // SAFETY: `build` made the words there, of atomic integers, for which any bytes are valid.
         let live = unsafe { &*direct(resources.descriptor).cast::<LiveWords>() };
         let chunks: Vec<PhysRange> = live.plugged_memory.iter().map(|(chunk, _)| chunk).collect();

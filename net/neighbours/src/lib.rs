@@ -36,4 +36,6 @@ mod queue;
 mod router;
 
 pub use queue::over_links;
-pub use router::{DropReason, FrameLink, MOST_NEIGHBOURS, MOST_WAITING_BYTES, Routed, Router, Surroundings};
+pub use router::{
+    DropReason, FrameLink, MOST_NEIGHBOURS, MOST_WAITING_BYTES, Routed, Router, RouterEnvironment,
+};

@@ -1,7 +1,7 @@
 //! The queue in front of the network device, and the tasks that open links.
 
 use crate::forwarding::{self, ForwardingQueue};
-use crate::router::{DropReason, FrameLink, Routed, Router, Surroundings};
+use crate::router::{DropReason, FrameLink, Routed, Router, RouterEnvironment};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -140,7 +140,7 @@ impl FrameLink for PolledLink {
 /// The cell of the calling core.
 struct Cell;
 
-impl Surroundings for Cell {
+impl RouterEnvironment for Cell {
     fn mac_of(&self, ip: IpAddr) -> Option<[u8; 6]> {
         network::mac_of(ip)
     }

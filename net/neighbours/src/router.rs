@@ -77,7 +77,7 @@ pub trait FrameLink {
 }
 
 /// The state of the cell that the router needs.
-pub trait Surroundings {
+pub trait RouterEnvironment {
     /// Returns the hardware address of the host with this address on the cell's network, if it is known.
     fn mac_of(&self, ip: IpAddr) -> Option<[u8; 6]>;
 
@@ -104,7 +104,7 @@ pub trait Surroundings {
 }
 
 /// A neighbour with a link.
-struct Linked<L> {
+struct LinkedNeighbour<L> {
     mac: [u8; 6],
     link: L,
     waiting: VecDeque<Frame>,
@@ -114,7 +114,7 @@ struct Linked<L> {
 }
 
 /// A hardware address for which a link was requested.
-struct Asked {
+struct LinkRequest {
     mac: [u8; 6],
     at: Instant,
     /// The number of changes at the refusal; `None` while the request is open.
@@ -124,9 +124,9 @@ struct Asked {
 /// The links of a cell.
 pub struct Router<L> {
     own: [u8; 6],
-    linked: Vec<Linked<L>>,
+    linked: Vec<LinkedNeighbour<L>>,
     /// The latest last.
-    asked: VecDeque<Asked>,
+    asked: VecDeque<LinkRequest>,
     /// The link that is next to be received from.
     turn: usize,
     /// The headers of sent frames, to be used again.
@@ -159,7 +159,7 @@ impl<L: FrameLink> Router<L> {
 
     /// Sends a frame over the link to its destination, if there is one.
     #[inline]
-    pub fn send(&mut self, frame: Frame, around: &impl Surroundings) -> Routed {
+    pub fn send(&mut self, frame: Frame, around: &impl RouterEnvironment) -> Routed {
         let Some(Headers { to, .. }) = headers_of(&frame.head) else { return Routed::ToDevice(frame) };
         let Some(index) = self.linked.iter().position(|linked| linked.mac == to) else {
             self.meet(to, around);
@@ -168,7 +168,7 @@ impl<L: FrameLink> Router<L> {
         self.send_to(index, frame, around)
     }
 
-    fn send_to(&mut self, index: usize, frame: Frame, around: &impl Surroundings) -> Routed {
+    fn send_to(&mut self, index: usize, frame: Frame, around: &impl RouterEnvironment) -> Routed {
         let Some(linked) = self.linked.get_mut(index) else { return Routed::ToDevice(frame) };
         if linked.waiting.is_empty() {
             match linked.link.send(&frame) {
@@ -196,14 +196,14 @@ impl<L: FrameLink> Router<L> {
     }
 
     /// Sends the frames that wait, as far as there is room.
-    pub fn send_waiting(&mut self, around: &impl Surroundings) {
+    pub fn send_waiting(&mut self, around: &impl RouterEnvironment) {
         // From the last one on, as a link that has ended is removed.
         for index in (0..self.linked.len()).rev() {
             self.send_waiting_to(index, around);
         }
     }
 
-    fn send_waiting_to(&mut self, index: usize, around: &impl Surroundings) {
+    fn send_waiting_to(&mut self, index: usize, around: &impl RouterEnvironment) {
         let Some(linked) = self.linked.get_mut(index) else { return };
         while let Some(frame) = linked.waiting.front() {
             let len = frame.len();
@@ -236,7 +236,7 @@ impl<L: FrameLink> Router<L> {
     }
 
     /// Returns the next frame of any neighbour. The links take turns.
-    pub fn receive(&mut self, around: &impl Surroundings) -> Option<IoBuf> {
+    pub fn receive(&mut self, around: &impl RouterEnvironment) -> Option<IoBuf> {
         let mut dropped = 0;
         let mut idle = 0;
         while idle < self.linked.len() && dropped < MOST_DROPPED {
@@ -275,7 +275,7 @@ impl<L: FrameLink> Router<L> {
 
     /// Requests that the core polls when there is something to receive, or room for a frame that waits. Returns whether
     /// there is already.
-    pub fn await_frames(&mut self, around: &impl Surroundings) -> bool {
+    pub fn await_frames(&mut self, around: &impl RouterEnvironment) -> bool {
         self.send_waiting(around);
         let ready = self.linked.iter().map(|linked| linked.link.await_frame());
         ready.fold(false, |any, ready| any | ready)
@@ -287,19 +287,19 @@ impl<L: FrameLink> Router<L> {
     }
 
     /// Adds a link that was opened by either side. One too many is dropped, which closes it.
-    pub fn link(&mut self, link: L, around: &impl Surroundings) {
+    pub fn link(&mut self, link: L, around: &impl RouterEnvironment) {
         let mac = link.mac();
         self.asked.retain(|asked| asked.mac != mac);
         if self.linked.len() >= MOST_NEIGHBOURS || self.linked.iter().any(|linked| linked.mac == mac) {
             return;
         }
         let waiting = VecDeque::new();
-        self.linked.push(Linked { mac, link, waiting, waiting_bytes: 0, verified: None });
+        self.linked.push(LinkedNeighbour { mac, link, waiting, waiting_bytes: 0, verified: None });
         self.publish(around);
     }
 
     /// Records that there is no link to a hardware address.
-    pub fn refuse(&mut self, mac: [u8; 6], around: &impl Surroundings) {
+    pub fn refuse(&mut self, mac: [u8; 6], around: &impl RouterEnvironment) {
         let asked = self.asked.iter_mut().find(|asked| asked.mac == mac);
         asked.into_iter().for_each(|asked| asked.refused_at = Some(around.changes()));
     }
@@ -310,7 +310,7 @@ impl<L: FrameLink> Router<L> {
     }
 
     /// Requests a link to a hardware address, unless it was refused since the last change of the neighbours.
-    fn meet(&mut self, mac: [u8; 6], around: &impl Surroundings) {
+    fn meet(&mut self, mac: [u8; 6], around: &impl RouterEnvironment) {
         if let Some(asked) = self.asked.iter_mut().find(|asked| asked.mac == mac) {
             let is_news = asked.refused_at.is_some_and(|changes| changes != around.changes());
             if !is_news || around.now().as_ns().saturating_sub(asked.at.as_ns()) < ASK_AGAIN_NS {
@@ -324,34 +324,34 @@ impl<L: FrameLink> Router<L> {
             if self.asked.len() >= MOST_ASKED {
                 self.asked.pop_front();
             }
-            self.asked.push_back(Asked { mac, at: around.now(), refused_at: None });
+            self.asked.push_back(LinkRequest { mac, at: around.now(), refused_at: None });
         }
         around.ask(mac);
     }
 
     /// Removes a link that has ended. Frames that wait are lost, and TCP repeats their data over the device.
     #[cold]
-    fn unlink(&mut self, index: usize, around: &impl Surroundings) {
-        let Linked { mac, .. } = self.linked.remove(index);
+    fn unlink(&mut self, index: usize, around: &impl RouterEnvironment) {
+        let LinkedNeighbour { mac, .. } = self.linked.remove(index);
         // A neighbour that closes its links is asked again after a while.
         let refused_at = Some(around.changes().wrapping_sub(1));
         if self.asked.len() >= MOST_ASKED {
             self.asked.pop_front();
         }
-        self.asked.push_back(Asked { mac, at: around.now(), refused_at });
+        self.asked.push_back(LinkRequest { mac, at: around.now(), refused_at });
         if self.linked.is_empty() {
             self.buffers = FrameBuffers::default();
         }
         self.publish(around);
     }
 
-    fn publish(&self, around: &impl Surroundings) {
+    fn publish(&self, around: &impl RouterEnvironment) {
         around.links_changed(self.linked.iter().map(|linked| linked.mac).collect());
     }
 
     /// Returns whether a frame is from the neighbour of that link to this cell.
     #[inline]
-    fn is_acceptable(&mut self, index: usize, frame: &IoBuf, around: &impl Surroundings) -> bool {
+    fn is_acceptable(&mut self, index: usize, frame: &IoBuf, around: &impl RouterEnvironment) -> bool {
         let Some(linked) = self.linked.get_mut(index) else { return false };
         let Some(Headers { to, from, source }) = headers_of(frame) else { return false };
         if to != self.own || from != linked.mac {

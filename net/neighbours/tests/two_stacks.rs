@@ -5,7 +5,7 @@ use isola_channels::neighbours::{FrameBuffers, FrameSent, HALF_WORDS, LinkEnded,
 use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut};
 use isola_link_rings::{Armed, Half, MustNotify, Ring, SendError};
 use isola_neighbours::{
-    DropReason, FrameLink, MOST_NEIGHBOURS, MOST_WAITING_BYTES, Routed, Router, Surroundings,
+    DropReason, FrameLink, MOST_NEIGHBOURS, MOST_WAITING_BYTES, Routed, Router, RouterEnvironment,
 };
 use isola_net_sim::{device, host_config, host_config6, host_ip, host_ip6, host_mac};
 use isola_net_stack::{ConnId, Duration, Event, Instant, MacAddr, RxChecksum, Stack, StreamEnd, TxChecksum};
@@ -132,7 +132,7 @@ struct Around {
     dropped: RefCell<Vec<DropReason>>,
 }
 
-impl Surroundings for Around {
+impl RouterEnvironment for Around {
     fn mac_of(&self, ip: IpAddr) -> Option<[u8; 6]> {
         self.stack.borrow().neighbour(ip).map(|MacAddr(mac)| mac)
     }

@@ -38,7 +38,7 @@ pub struct SupervisorState<H: Hardware> {
 
 /// The result of [`adopt_all`].
 #[derive(Default)]
-pub(super) struct Adopted {
+pub(super) struct AdoptionResult {
     /// The number of cells that run on.
     pub(super) found: u32,
     /// The number of cells that were dismantled.
@@ -53,8 +53,8 @@ pub(super) fn adopt_all<H: Hardware>(
     core: &mut TrustedCore<H>,
     table: &mut CellTable,
     loans: &mut Loans,
-) -> Adopted {
-    let mut adopted = Adopted::default();
+) -> AdoptionResult {
+    let mut adopted = AdoptionResult::default();
     let mut rejected = Vec::new();
     for cell in cells {
         match adopt(cell, core, table, loans) {

@@ -7,7 +7,7 @@
 //! | loan | at the end of its lease |
 //! |---|---|
 //! | by a memory request of the cell | the cell returns the memory that it does not use; the lease of the rest begins again |
-//! | by request of an operator | the cell is asked for all of the memory, again after each [`Reluctance`] |
+//! | by request of an operator | the cell is asked for all of the memory, again after each [`RequestDelay`] |
 //!
 //! Memory in use cannot be taken from a running cell. A cell that returned less than requested is asked again after a
 //! delay that doubles.
@@ -74,7 +74,7 @@ impl MemoryLoan {
 
 /// A cell that returned less than requested, and is asked again after a delay.
 #[derive(Clone, Copy, Debug)]
-struct Reluctance {
+struct RequestDelay {
     cell: CellId,
     delay_ns: u64,
     until_ns: u64,
@@ -84,7 +84,7 @@ struct Reluctance {
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLending {
     loans: Vec<MemoryLoan>,
-    reluctant: Vec<Reluctance>,
+    reluctant: Vec<RequestDelay>,
 }
 
 impl MemoryLending {
@@ -234,7 +234,7 @@ impl MemoryLending {
         if !is_complete {
             let delay_ns =
                 before.map_or(FIRST_DELAY_NS, |before| (2 * before.delay_ns).min(LONGEST_DELAY_NS));
-            self.reluctant.push(Reluctance { cell, delay_ns, until_ns: now_ns.saturating_add(delay_ns) });
+            self.reluctant.push(RequestDelay { cell, delay_ns, until_ns: now_ns.saturating_add(delay_ns) });
         }
     }
 }

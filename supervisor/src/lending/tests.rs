@@ -4,8 +4,8 @@ use super::*;
 use alloc::vec;
 use proptest::prelude::*;
 
-fn party(id: u32, priority: u8, cores: u32, lends: u32) -> Party {
-    Party { id: CellId(id), priority, cores, most: 8, lends }
+fn party(id: u32, priority: u8, cores: u32, lends: u32) -> LendingParty {
+    LendingParty { id: CellId(id), priority, cores, most: 8, lends }
 }
 
 fn loan(core: u32, lender: Option<u32>, borrower: u32, until_ns: u64) -> Loan {
@@ -104,7 +104,7 @@ struct Machine {
     lending: Lending,
     /// The owner of each core.
     owners: Vec<Option<CellId>>,
-    parties: Vec<Party>,
+    parties: Vec<LendingParty>,
     now_ns: u64,
 }
 

@@ -12,14 +12,14 @@ const PORTS: u16 = u16::MAX - FIRST_PORT + 1;
 
 /// Keyed selection of initial sequence numbers, timestamp offsets and ports for a stack.
 #[derive(Debug)]
-pub(crate) struct Chooser {
+pub(crate) struct NumberChooser {
     sequence: SipHasher24,
     port: SipHasher24,
     /// Increases with each selection of a port (the counter of RFC 6056 3.3.3).
     next: u16,
 }
 
-impl Chooser {
+impl NumberChooser {
     pub fn new(secret: &Secret) -> Self {
         let keyed = |purpose| {
             let (a, b) = secret.keys(purpose);
@@ -96,12 +96,12 @@ mod tests {
     #[proves("RFC 9293 3.4.1", "the clock of initial sequence numbers advances every 4 microseconds")]
     #[test]
     fn sequence_numbers_of_a_flow_advance_with_time_and_differ_between_flows() {
-        let chooser = Chooser::new(&Secret([7; 32]));
+        let chooser = NumberChooser::new(&Secret([7; 32]));
         let first = chooser.initial_values(Instant::ZERO, &flow(1)).sequence;
         let later = chooser.initial_values(Instant::ZERO + Duration::from_millis(4), &flow(1)).sequence;
         assert!((970..=980).contains(&later.since(first)), "{}", later.since(first));
         assert_ne!(chooser.initial_values(Instant::ZERO, &flow(2)).sequence, first);
-        let other = Chooser::new(&Secret([8; 32]));
+        let other = NumberChooser::new(&Secret([8; 32]));
         assert_ne!(other.initial_values(Instant::ZERO, &flow(1)).sequence, first);
     }
 
@@ -109,10 +109,10 @@ mod tests {
     #[proves("RFC 6056 3.3.3", "a keyed hash of the peer and a counter select the first port to try")]
     #[test]
     fn all_dynamic_ports_are_tried_once_from_a_secret_start() {
-        let ports = |chooser: &mut Chooser, flow: Flow| -> alloc::vec::Vec<u16> {
+        let ports = |chooser: &mut NumberChooser, flow: Flow| -> alloc::vec::Vec<u16> {
             chooser.ports(flow.local.ip(), flow.remote).collect()
         };
-        let mut chooser = Chooser::new(&Secret([7; 32]));
+        let mut chooser = NumberChooser::new(&Secret([7; 32]));
         let first = ports(&mut chooser, flow(0));
         let mut sorted = first.clone();
         sorted.sort_unstable();
@@ -123,7 +123,7 @@ mod tests {
 
         let begins = |secret: u8, peer: u8| {
             let remote = SocketAddr::new(Ipv4Addr::new(10, 0, 0, peer).into(), 80);
-            ports(&mut Chooser::new(&Secret([secret; 32])), Flow { remote, ..flow(0) })[0]
+            ports(&mut NumberChooser::new(&Secret([secret; 32])), Flow { remote, ..flow(0) })[0]
         };
         let of_peers: alloc::collections::BTreeSet<u16> = (0..50).map(|peer| begins(7, peer)).collect();
         let of_secrets: alloc::collections::BTreeSet<u16> = (0..50).map(|secret| begins(secret, 2)).collect();

@@ -18,7 +18,7 @@ mod transfers;
 use super::cell::Cell;
 use super::cores::{CoresResize, CoresWanted};
 use super::{Cells, shorten};
-use crate::lending::{Denial, Loan, Party, Source};
+use crate::lending::{Denial, LendingParty, Loan, Source};
 use crate::report;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -216,9 +216,9 @@ impl<H: Hardware> Cells<H> {
     }
 
     /// Returns the running cells without a core request in progress, as parties to lending.
-    fn parties(&self) -> Vec<Party> {
+    fn parties(&self) -> Vec<LendingParty> {
         let most = self.core.inventory().cores.slots_of_each_cell() as u32;
-        let party = |cell: &Cell| Party {
+        let party = |cell: &Cell| LendingParty {
             id: cell.id,
             priority: cell.spec.lending.priority,
             cores: self.core.cell(cell.id).map_or(0, OwnedCell::core_count) as u32,

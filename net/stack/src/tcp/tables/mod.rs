@@ -19,7 +19,7 @@ use super::connection::{Connection, Env, Expiry, HeldByApp, Membership, MssReduc
 use super::cookies::Cookies;
 use super::flow_map::{FlowMap, Target};
 use super::in_use::is_in_use;
-use super::isn::Chooser;
+use super::isn::NumberChooser;
 use super::listener::{HalfOpenTable, Listeners, Overdue};
 use super::options::Options;
 use super::refusal::Resets;
@@ -67,7 +67,7 @@ pub(crate) struct Tcp {
     half_open: HalfOpenTable,
     cookies: Cookies,
     time_wait: TimeWaitTable,
-    chooser: Chooser,
+    chooser: NumberChooser,
     /// Buckets whose flows are being moved to this stack.
     expected: Buckets,
     /// The connections that may have something to send, each once, in round-robin order. A connection is added when it
@@ -98,7 +98,7 @@ impl Tcp {
             half_open: HalfOpenTable::new(config.max_half_open),
             cookies: Cookies::new(secret),
             time_wait: TimeWaitTable::new(config.max_time_wait),
-            chooser: Chooser::new(secret),
+            chooser: NumberChooser::new(secret),
             expected: Buckets::default(),
             ready: Order::new(),
             timers: Timers::new(),
