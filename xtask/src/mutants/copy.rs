@@ -129,7 +129,7 @@ impl TreeCopy {
         // The package is slightly optimised, because its mutants are compiled once and run often. Overflow and
         // assertions are checked, as in every test.
         let optimised = format!("profile.dev.package.{}.opt-level=1", self.package);
-        command.args(words).args(["--config", &optimised, "--config", "profile.dev.debug=0"]);
+        command.args(words).args(["--config", &optimised]);
         command.args(["--message-format=json", "--package", &self.package]);
         command.stderr(Stdio::inherit());
         for other in others {
