@@ -38,6 +38,8 @@ pub mod feature {
     pub const EVENT_INDEX: u64 = 1 << 29;
     /// The device has the modern interface.
     pub const VERSION_1: u64 = 1 << 32;
+    /// A single queue can be reset.
+    pub const QUEUE_RESET: u64 = 1 << 40;
 }
 
 /// The bits of the device status (virtio 1.2, 2.1).
@@ -262,6 +264,49 @@ impl Device {
         let notifier = self.transport.enable_queue(index, queue.addresses(), entry)?;
         queue.connect(notifier);
         Ok(queue)
+    }
+
+    /// Returns whether the device's bus has registers for the reset of a single queue.
+    pub(crate) fn can_reset_queues(&self) -> bool {
+        self.transport.can_reset_queues()
+    }
+
+    /// Makes the device stop its use of a queue: it accesses none of the queue's memory until [`Self::enable_again`]. The
+    /// buffers that it has returned before can still be taken.
+    ///
+    /// # Errors
+    /// [`DeviceError::ResetHangs`]: the device may still access the memory.
+    pub(crate) fn disable<B>(
+        &mut self,
+        index: QueueIndex,
+        queue: &mut VirtQueue<B>,
+    ) -> Result<(), DeviceError> {
+        queue.disconnect();
+        self.transport.begin_queue_reset(index);
+        for _ in 0..PATIENCE {
+            if self.transport.is_queue_reset(index) {
+                return Ok(());
+            }
+            core::hint::spin_loop();
+        }
+        Err(DeviceError::ResetHangs)
+    }
+
+    /// Enables a queue that [`Self::disable`] has disabled, without buffers: passes those that were not taken to `keep`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Transport`].
+    pub(crate) fn enable_again<B>(
+        &mut self,
+        index: QueueIndex,
+        queue: &mut VirtQueue<B>,
+        entry: Option<EntryIndex>,
+        keep: &mut dyn FnMut(B),
+    ) -> Result<(), DeviceError> {
+        queue.begin_again(keep);
+        let notifier = self.transport.enable_queue(index, queue.addresses(), entry)?;
+        queue.connect(notifier);
+        Ok(())
     }
 
     /// Configures a message interrupt.

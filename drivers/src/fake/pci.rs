@@ -90,7 +90,7 @@ impl FakeFunction {
         config.put(0x06, &0x10_u16.to_le_bytes());
         config.put(0x34, &[COMMON_AT as u8]);
         let config_len = lock(device).configuration.len() as u32;
-        config.put(COMMON_AT, &virtio_capability(NOTIFY_AT, 16, 1, 4, 0x0000, 56));
+        config.put(COMMON_AT, &virtio_capability(NOTIFY_AT, 16, 1, 4, 0x0000, 60));
         config.put(NOTIFY_AT, &virtio_capability(INTERRUPT_AT, 20, 2, 4, 0x3000, 0x1000));
         config.put(NOTIFY_AT + 16, &(NOTIFY_MULTIPLIER as u32).to_le_bytes());
         config.put(INTERRUPT_AT, &virtio_capability(DEVICE_AT, 16, 3, 4, 0x1000, 1));

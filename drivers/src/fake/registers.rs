@@ -91,6 +91,7 @@ pub struct FakeQueue {
     pub size: u16,
     pub entry: u16,
     pub ready: bool,
+    pub in_reset: bool,
     pub notify_offset: u16,
     /// Descriptors, available ring, used ring.
     pub addresses: [u64; 3],
@@ -106,6 +107,7 @@ pub struct Quirks {
     pub ignores_queue_size: bool,
     pub has_no_vectors: bool,
     pub never_answers_commands: bool,
+    pub hangs_in_queue_reset: bool,
 }
 
 /// A device's state.
@@ -146,6 +148,7 @@ impl FakeDevice {
             size: 256,
             entry: 0xffff,
             ready: false,
+            in_reset: false,
             notify_offset: 0,
             addresses: [0; 3],
         };
@@ -264,6 +267,16 @@ impl FakeDevice {
         }
     }
 
+    fn reset_queue(&mut self) {
+        assert!(self.accepted & 1 << 40 != 0, "a queue is reset without the feature");
+        let hangs = self.quirks.hangs_in_queue_reset;
+        if let Some(queue) = self.queue() {
+            queue.in_reset = hangs;
+            queue.ready &= hangs;
+            queue.entry = 0xffff;
+        }
+    }
+
     /// Reads PCI's common registers.
     pub fn read_common(&mut self, offset: usize, width: usize) -> u32 {
         match (offset, width) {
@@ -275,6 +288,7 @@ impl FakeDevice {
             (26, 2) => self.queue().map_or(0xffff, |queue| queue.entry.into()),
             (28, 2) => self.queue().map_or(0, |queue| queue.ready.into()),
             (30, 2) => self.queue().map_or(0, |queue| queue.notify_offset.into()),
+            (58, 2) => self.queue().map_or(0, |queue| queue.in_reset.into()),
             _ => panic!("read of {width} bytes at {offset}"),
         }
     }
@@ -294,6 +308,7 @@ impl FakeDevice {
             (24, 2) => _ = self.queue().map(|queue| queue.size = value as u16),
             (26, 2) => _ = self.queue().map(|queue| queue.entry = entry),
             (28, 2) => self.ready(value),
+            (58, 2) => self.reset_queue(),
             (32..=52, 4) => self.set_address((offset - 32) / 8, offset % 8 == 4, value),
             _ => panic!("write of {width} bytes at {offset}"),
         }

@@ -44,7 +44,7 @@ pub use spreading::{KEY_LEN, TABLE_LEN};
 
 use crate::device::{Device, DeviceError, DeviceType, feature};
 use crate::transport::{EntryIndex, InterruptCause, QueueIndex, Transport};
-use crate::virtqueue::{Headers, Indirection, QueueOptions, Suppression};
+use crate::virtqueue::{Fault, Headers, Indirection, QueueOptions, Suppression};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use control::ControlQueue;
@@ -201,6 +201,9 @@ impl NetDevice {
             if offered & bits::MTU != 0 && (LEAST_MTU..=options.max_mtu).contains(&read_mtu(device)?) {
                 wanted |= bits::MTU;
             }
+            if device.can_reset_queues() {
+                wanted |= feature::QUEUE_RESET;
+            }
             if options.pairs > 1 && offered & bits::CONTROL_QUEUE != 0 {
                 wanted |= bits::SEVERAL_PAIRS | bits::CONTROL_QUEUE;
             }
@@ -324,6 +327,41 @@ impl NetDevice {
         control.spread(&spreading::command(key, pairs, self.pairs))
     }
 
+    /// Returns whether the device supports [`Self::stop_reception`].
+    pub fn can_stop_reception(&self) -> FeatureSupport {
+        if self.device.has(feature::QUEUE_RESET) { FeatureSupport::Yes } else { FeatureSupport::No }
+    }
+
+    /// Makes the device stop its use of a pair's receive queue, so that buffers can be taken back. The frames that it has
+    /// received before can still be taken. The caller then calls [`Self::begin_reception`]. A device may drop frames that it
+    /// is sending (QEMU does, if its network takes none at that moment).
+    ///
+    /// # Errors
+    /// [`DeviceError::CommandRefused`] without effect, if the device does not support it; [`DeviceError::ResetHangs`], and
+    /// the pair is of no use any more.
+    pub fn stop_reception<Rx, Tx>(&mut self, queue: &mut NetQueue<Rx, Tx>) -> Result<(), DeviceError> {
+        if self.can_stop_reception() == FeatureSupport::No {
+            return Err(DeviceError::CommandRefused);
+        }
+        let stopped = self.device.disable(receive_index(queue.pair), &mut queue.receive);
+        stopped.inspect_err(|_| _ = queue.receive.break_off(Fault::Silent))
+    }
+
+    /// Makes the device receive again, after [`Self::stop_reception`], and passes all buffers that were not taken to `keep`.
+    /// The queue is empty, and its interrupts are disabled.
+    ///
+    /// # Errors
+    /// [`DeviceError::Transport`], and the pair is of no use any more.
+    pub fn begin_reception<Rx: ReceiveBuffer, Tx: DmaBuffer>(
+        &mut self,
+        queue: &mut NetQueue<Rx, Tx>,
+        keep: &mut dyn FnMut(Rx),
+    ) -> Result<(), DeviceError> {
+        let entry = queue.has_message().then_some(EntryIndex(queue.pair));
+        let begun = self.device.enable_again(receive_index(queue.pair), &mut queue.receive, entry, keep);
+        begun.inspect_err(|_| _ = queue.receive.break_off(Fault::Silent))
+    }
+
     /// Returns and clears the cause of an interrupt, for devices with an interrupt line.
     pub fn acknowledge(&mut self) -> InterruptCause {
         self.device.acknowledge()
@@ -379,6 +417,11 @@ fn queue_options(device: &Device, indirection: Indirection, headers: Headers) ->
     }
 }
 
+/// Returns the index of a pair's receive queue.
+fn receive_index(pair: u16) -> QueueIndex {
+    QueueIndex(pair * 2)
+}
+
 /// Creates a pair: queues `2 pair` and `2 pair + 1`, both on message interrupt `pair`.
 fn make_pair<Rx: ReceiveBuffer, Tx: DmaBuffer>(
     device: &mut Device,
@@ -398,7 +441,7 @@ fn make_pair<Rx: ReceiveBuffer, Tx: DmaBuffer>(
     let plain = queue_options(device, Indirection::Never, Headers::None);
     let with_headers = queue_options(device, Indirection::LongChains, Headers::Room);
     let size = options.queue_size;
-    let receive = device.queue(QueueIndex(pair * 2), size, plain, entry, memory)?;
+    let receive = device.queue(receive_index(pair), size, plain, entry, memory)?;
     let transmit = device.queue(QueueIndex(pair * 2 + 1), size, with_headers, entry, memory)?;
-    Ok(NetQueue::new(receive, transmit, pair_options, message))
+    Ok(NetQueue::new(pair, receive, transmit, pair_options, message))
 }

@@ -65,7 +65,9 @@ pub enum FeatureSupport {
 /// Each `Tx` is a frame in any number of pieces up to [`MAX_PIECES`]; the device reads them in place.
 #[derive(Debug)]
 pub struct NetQueue<Rx, Tx> {
-    receive: VirtQueue<Rx>,
+    /// The number of the pair.
+    pub(super) pair: u16,
+    pub(super) receive: VirtQueue<Rx>,
     transmit: VirtQueue<Tx>,
     options: PairOptions,
     message: Option<Box<dyn MessageControl>>,
@@ -76,12 +78,13 @@ pub const MAX_PIECES: usize = crate::virtqueue::MAX_CHAIN as usize - 1;
 
 impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     pub(super) fn new(
+        pair: u16,
         receive: VirtQueue<Rx>,
         transmit: VirtQueue<Tx>,
         options: PairOptions,
         message: Option<Box<dyn MessageControl>>,
     ) -> Self {
-        let mut pair = Self { receive, transmit, options, message };
+        let mut pair = Self { pair, receive, transmit, options, message };
         pair.disable_receive_interrupts();
         pair.disable_transmit_interrupts();
         pair
@@ -113,6 +116,16 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     /// Returns the number of further receive buffers that the queue has room for.
     pub fn receive_room(&self) -> u16 {
         self.receive.room()
+    }
+
+    /// Returns the lent receive buffers.
+    pub fn receive_buffers(&self) -> impl Iterator<Item = &Rx> {
+        self.receive.lent_buffers()
+    }
+
+    /// Returns whether the pair has a message interrupt.
+    pub(super) fn has_message(&self) -> bool {
+        self.message.is_some()
     }
 
     /// Lends the device a receive buffer: one contiguous piece for the header and the frame. The next [`Self::flush`]

@@ -120,6 +120,20 @@ pub trait Transport: Send + fmt::Debug {
         entry: Option<EntryIndex>,
     ) -> Result<Box<dyn Notify>, TransportError>;
 
+    /// Returns whether the bus has registers for the reset of a single queue.
+    fn can_reset_queues(&self) -> bool {
+        false
+    }
+
+    /// Begins the reset of a queue (virtio 1.2, 2.6.1), on a bus that [can](Self::can_reset_queues).
+    fn begin_queue_reset(&mut self, _queue: QueueIndex) {}
+
+    /// Returns whether the device has reset the queue: it accesses none of the queue's memory any more, and the queue can
+    /// be enabled again.
+    fn is_queue_reset(&mut self, _queue: QueueIndex) -> bool {
+        false
+    }
+
     /// Returns a value that changes whenever the configuration does.
     fn generation(&self) -> u32;
 

@@ -51,6 +51,8 @@ mod common {
     pub const QUEUE_DRIVER: usize = 40;
     pub const QUEUE_DEVICE: usize = 48;
     pub const LEN: usize = 56;
+    /// Only devices of virtio 1.2 have it.
+    pub const QUEUE_RESET: usize = 58;
 }
 
 /// No interrupt.
@@ -222,6 +224,24 @@ impl<W: RegisterWindow> Transport for PciTransport<W> {
             return Err(TransportError::QueueRefused { queue });
         }
         Ok(Box::new(IndexNotifier { register, queue }))
+    }
+
+    fn can_reset_queues(&self) -> bool {
+        self.common.len() >= common::QUEUE_RESET + 2
+    }
+
+    fn begin_queue_reset(&mut self, queue: QueueIndex) {
+        if self.can_reset_queues() {
+            self.common.write_u16(common::QUEUE_SELECT, queue.0);
+            self.common.write_u16(common::QUEUE_RESET, 1);
+        }
+    }
+
+    fn is_queue_reset(&mut self, queue: QueueIndex) -> bool {
+        self.common.write_u16(common::QUEUE_SELECT, queue.0);
+        self.can_reset_queues()
+            && self.common.read_u16(common::QUEUE_RESET) == 0
+            && self.common.read_u16(common::QUEUE_ENABLE) == 0
     }
 
     fn generation(&self) -> u32 {

@@ -197,6 +197,29 @@ impl<B> VirtQueue<B> {
         self.notifier = Some(notifier);
     }
 
+    /// Takes the notifier away: the device is not to be notified.
+    pub(crate) fn disconnect(&mut self) {
+        self.notifier = None;
+    }
+
+    /// Takes the queue to its first state, disarmed, after the device has reset it. Passes all buffers that were not taken
+    /// to `keep`. The addresses are the same, and a fault stays.
+    pub(crate) fn begin_again(&mut self, keep: &mut dyn FnMut(B)) {
+        self.buffers.iter_mut().filter_map(Option::take).for_each(keep);
+        self.lent.fill(LentChain::NONE);
+        self.free = FreeList::new(self.size());
+        self.tables.give_all_back();
+        self.rings.clear();
+        (self.staged, self.published, self.returned, self.taken) = (0, 0, 0, 0);
+        self.disarm();
+        write_barrier();
+    }
+
+    /// Returns the lent buffers.
+    pub(crate) fn lent_buffers(&self) -> impl Iterator<Item = &B> {
+        self.buffers.iter().flatten()
+    }
+
     /// Returns the number of descriptors.
     pub fn size(&self) -> u16 {
         self.rings.size()

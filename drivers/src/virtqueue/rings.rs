@@ -128,6 +128,20 @@ impl Rings {
         self.available_event.read()
     }
 
+    /// Writes the indices and flags of a new queue, for a device that does not access the memory.
+    pub(super) fn clear(&mut self) {
+        for word in [
+            &mut self.available_flags,
+            &mut self.available_index,
+            &mut self.used_event,
+            &mut self.used_flags,
+            &mut self.used_index,
+            &mut self.available_event,
+        ] {
+            word.write(0);
+        }
+    }
+
     /// Leaks the memory.
     pub(super) fn leak(&self) {
         self.memory.leak();

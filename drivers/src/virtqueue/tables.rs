@@ -48,13 +48,14 @@ pub(super) struct InTable {
 #[derive(Debug)]
 pub(super) struct Tables {
     memory: Option<(RingMemory, Descriptors)>,
+    count: u16,
     free: Vec<u16>,
 }
 
 impl Tables {
     /// Returns no tables.
     pub(super) fn none() -> Self {
-        Self { memory: None, free: Vec::new() }
+        Self { memory: None, count: 0, free: Vec::new() }
     }
 
     /// Creates tables for a queue of `size` descriptors.
@@ -62,7 +63,7 @@ impl Tables {
         let count = (size / DESCRIPTORS_A_TABLE).max(1);
         let mut memory = RingMemory::new(memory(usize::from(count) * TABLE_LEN));
         let descriptors = memory.ring(0, usize::from(count) * usize::from(MAX_CHAIN));
-        Self { memory: Some((memory, descriptors)), free: (0..count).collect() }
+        Self { memory: Some((memory, descriptors)), count, free: (0..count).collect() }
     }
 
     /// Returns whether the queue uses no tables.
@@ -99,6 +100,11 @@ impl Tables {
     /// Returns a table to the free ones.
     pub(super) fn give_back(&mut self, table: u16) {
         self.free.push(table);
+    }
+
+    /// Returns all tables to the free ones.
+    pub(super) fn give_all_back(&mut self) {
+        self.free = (0..self.count).collect();
     }
 
     /// Leaks the tables' memory.

@@ -25,6 +25,7 @@ type Pair = NetQueue<SharedBuffer, Frame>;
 const VERSION_1: u64 = 1 << 32;
 const EVENT_INDEX: u64 = 1 << 29;
 const INDIRECT: u64 = 1 << 28;
+const QUEUE_RESET: u64 = 1 << 40;
 const BASIC: u64 = VERSION_1 | bits::MAC;
 const EVERYTHING: u64 = BASIC
     | EVENT_INDEX
@@ -320,6 +321,92 @@ fn interrupts_are_off_until_enabled() {
         pair.disable_receive_interrupts();
         assert!(!receive(&mut ring));
     }
+}
+
+/// A device of virtio 1.2 on PCI, with a message interrupt for its pair.
+fn start_with_queue_reset(rig: &Rig) -> (NetDevice, Pair) {
+    let function = FakeFunction::new(&rig.device, 1);
+    let transport = PciTransport::new(function.config(), &function.bars()).unwrap();
+    let interrupts = NetInterrupts::Messages { pairs: &MESSAGES[..1], configuration: None };
+    let (net, mut pairs) = rig.start_on(Box::new(transport), &NetOptions { interrupts, ..LINE }).unwrap();
+    (net, pairs.pop().unwrap())
+}
+
+#[test]
+fn a_device_returns_its_receive_buffers_and_receives_again() {
+    for offered in [EVERYTHING, BASIC] {
+        let rig = Rig::new(offered | QUEUE_RESET);
+        let (mut net, mut pair) = start_with_queue_reset(&rig);
+        assert_eq!(net.can_stop_reception(), FeatureSupport::Yes);
+        for _ in 0..4 {
+            pair.fill(rig.buffer(2048)).unwrap();
+        }
+        pair.flush();
+        let mut ring = rig.ring(0);
+        let frame = [[0; HEADER_LEN].as_slice(), b"a frame"].concat();
+        let answer = |ring: &mut DeviceRing| {
+            let chain = ring.take().unwrap();
+            ring.answer(&chain, &frame);
+        };
+        answer(&mut ring);
+        assert!(pair.receive().unwrap().is_some());
+        answer(&mut ring);
+        // Staged, and not published.
+        pair.fill(rig.buffer(2048)).unwrap();
+        net.stop_reception(&mut pair).unwrap();
+        assert!(!lock(&rig.device).queues[0].ready);
+        let notices = lock(&rig.device).notices.len();
+        pair.flush();
+        assert_eq!(lock(&rig.device).notices.len(), notices, "a queue in reset was notified");
+        assert_eq!(pair.receive().unwrap().unwrap().len, 7, "it was received before");
+        assert!(pair.receive().unwrap().is_none());
+        let mut kept = Vec::new();
+        net.begin_reception(&mut pair, &mut |buffer| kept.push(buffer)).unwrap();
+        assert_eq!((kept.len(), pair.receive_room()), (3, 8));
+        assert_eq!(pair.receive_buffers().count(), 0);
+        {
+            let queue = &lock(&rig.device).queues[0];
+            assert_eq!((queue.ready, queue.entry), (true, 0));
+        }
+        let mut ring = rig.ring(0);
+        assert!(ring.take().is_none(), "the device sees an empty queue");
+        // More than the queue has descriptors.
+        for _ in 0..20 {
+            pair.fill(kept.pop().unwrap_or_else(|| rig.buffer(2048))).unwrap();
+            pair.flush();
+            assert_eq!(pair.enable_receive_interrupts(), Pending::No);
+            answer(&mut ring);
+            assert!(ring.wants_interrupt());
+            assert!(pair.receive().unwrap().is_some());
+        }
+        assert_eq!(pair.fault(), None);
+    }
+}
+
+#[test]
+fn a_device_that_cannot_return_buffers_keeps_them() {
+    let rig = Rig::new(BASIC);
+    let (mut net, mut pair) = start_with_queue_reset(&rig);
+    pair.fill(rig.buffer(2048)).unwrap();
+    pair.flush();
+    assert_eq!(net.can_stop_reception(), FeatureSupport::No);
+    assert_eq!(net.stop_reception(&mut pair), Err(DeviceError::CommandRefused));
+    assert_eq!((pair.receive_buffers().count(), pair.fault()), (1, None));
+
+    // It neither confirms the reset nor gives up the buffers.
+    let rig = Rig::new(BASIC | QUEUE_RESET);
+    lock(&rig.device).quirks.hangs_in_queue_reset = true;
+    let (mut net, mut pair) = start_with_queue_reset(&rig);
+    pair.fill(rig.buffer(2048)).unwrap();
+    pair.flush();
+    assert_eq!(net.stop_reception(&mut pair), Err(DeviceError::ResetHangs));
+    assert_eq!((pair.receive_buffers().count(), pair.fault()), (1, Some(Fault::Silent)));
+
+    // A bus without the registers.
+    let rig = Rig::new(BASIC | QUEUE_RESET);
+    let (net, _pairs) = rig.start(&LINE).unwrap();
+    assert_eq!(net.can_stop_reception(), FeatureSupport::No);
+    assert_eq!(lock(&rig.device).accepted, BASIC);
 }
 
 #[test]
