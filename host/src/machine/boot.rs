@@ -44,7 +44,7 @@ pub enum BootError {
         /// QEMU's error message.
         message: String,
     },
-    /// The network switch did not start.
+    /// The network switch did not start, or QEMU did not connect to it.
     #[error(transparent)]
     Switch(#[from] SwitchError),
     /// The supervisor did not answer.
@@ -151,13 +151,15 @@ impl NewMachine<'_> {
         let begun = Instant::now();
         let switch = self.switch(&locked.dir, boot)?;
         let (qemu, child) = self.launch(&locked.dir, boot, waiting)?;
-        switch.into_iter().for_each(StartingSwitch::detach);
         locked.record.qemu = Some(qemu);
         locked.child = child;
         locked.record.save(&locked.dir)?;
         if matches!(boot, Boot::Supervisor { .. }) {
             wait_for_supervisor(locked, waiting)?;
             locked.record.ready_us = u64::try_from(begun.elapsed().as_micros()).ok();
+        }
+        if let Some(switch) = switch {
+            wait_for_network(locked, switch, boot, waiting)?;
         }
         if self.lifetime == Lifetime::Own {
             locked.record.owner = None;
@@ -275,6 +277,28 @@ fn wait_for_supervisor(
         error => error.to_string(),
     };
     Err(BootError::Supervisor { reason, tail: logs_tail(&locked.dir) })
+}
+
+/// Waits until the network devices are connected to the switch, for as long as QEMU runs. A machine that boots an image alone
+/// may have ended before.
+fn wait_for_network(
+    locked: &LockedMachine,
+    switch: StartingSwitch,
+    boot: Boot<'_>,
+    waiting: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<(), BootError> {
+    let mut interrupted = false;
+    let mut poll = || {
+        interrupted = waiting().is_break();
+        if interrupted || !locked.is_running() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    match (switch.detach(&mut poll)?, boot) {
+        (ControlFlow::Break(()), _) if interrupted => Err(BootError::Interrupted),
+        (ControlFlow::Break(()), Boot::Supervisor { .. }) => {
+            Err(BootError::Supervisor { reason: "the machine ended".into(), tail: logs_tail(&locked.dir) })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Removes the files of an ended machine of the same name, and fails if a machine of that name runs.

@@ -5,11 +5,14 @@ use super::state::MachineDir;
 use super::{LockedMachine, qemu};
 use crate::switch::control::{self, Answer, Request, SwitchSpec};
 use crate::switch::fabric::{Address, HostAccess, PortCounters};
+use crate::switch::process::{socket_count, socket_name};
 use isola_abi::management::{CellInfo, NetworkSpec};
 use isola_abi::network_service::NetworkService;
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -27,6 +30,16 @@ pub enum SwitchError {
     /// It did not start.
     #[error("the machine's network switch did not start: {0}")]
     Launch(String),
+    /// QEMU has not connected all network devices to it.
+    #[error("{missing} of {count} network devices were not connected to the machine's switch: {reason}")]
+    NotConnected {
+        /// The number of connections that are missing.
+        missing: usize,
+        /// The number of all.
+        count: usize,
+        /// The end of the switch's log.
+        reason: String,
+    },
     /// It does not answer.
     #[error(
         "the machine's network switch does not answer ({0}): its cells have no network; end the machine with `isola down` and start it anew"
@@ -47,9 +60,14 @@ pub fn is_needed(options: &MachineOptions) -> bool {
     }
 }
 
-/// A running switch whose QEMU has not started yet. Dropping it kills the switch, unless [`Self::detach`] was called.
+/// A running switch to which QEMU has not connected yet. Dropping it kills the switch, unless [`Self::detach`] was called.
 #[derive(Debug)]
-pub struct StartingSwitch(Option<Child>);
+pub struct StartingSwitch {
+    child: Option<Child>,
+    folder: PathBuf,
+    /// The sockets to which QEMU connects, each of which the switch then removes.
+    sockets: Vec<PathBuf>,
+}
 
 impl StartingSwitch {
     /// Starts the switch of the machine in `dir` and waits until its control socket exists, which takes a few
@@ -77,11 +95,12 @@ impl StartingSwitch {
             .stderr(File::create(&log).map_err(text)?)
             .spawn()
             .map_err(text)?;
-        let mut starting = Self(Some(child));
+        let socket = |number| dir.path().join(socket_name(number));
+        let sockets = (0..socket_count(spec)).map(socket).collect();
+        let mut starting = Self { child: Some(child), folder: dir.path().into(), sockets };
         let end = Instant::now() + LAUNCH_LIMIT;
         while !dir.path().join(control::SOCKET).exists() {
-            let ended = starting.0.as_mut().and_then(|child| child.try_wait().ok().flatten());
-            if ended.is_some() || Instant::now() >= end {
+            if starting.has_ended() || Instant::now() >= end {
                 return Err(MachineDir::tail(&log, 5));
             }
             sleep(Duration::from_millis(1));
@@ -89,15 +108,41 @@ impl StartingSwitch {
         Ok(starting)
     }
 
-    /// Releases the switch after QEMU has started: from now on it ends with QEMU.
-    pub fn detach(mut self) {
-        self.0.take();
+    fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| child.try_wait().ok().flatten().is_some())
+    }
+
+    /// Waits until QEMU has connected all devices, and releases the switch: from now on it ends with QEMU. QEMU connects in
+    /// threads, and does not report that it failed; the switch ends if it waits for too long, or if QEMU ends. Calls
+    /// `waiting` repeatedly, and breaks off if that does.
+    ///
+    /// # Errors
+    /// [`SwitchError::NotConnected`].
+    pub fn detach(
+        mut self,
+        waiting: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, SwitchError> {
+        loop {
+            let missing = self.sockets.iter().filter(|socket| socket.exists()).count();
+            if missing == 0 {
+                self.child.take();
+                return Ok(ControlFlow::Continue(()));
+            }
+            if waiting().is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            if self.has_ended() {
+                let reason = MachineDir::tail(&self.folder.join(LOG), 5);
+                return Err(SwitchError::NotConnected { missing, count: self.sockets.len(), reason });
+            }
+            sleep(Duration::from_millis(1));
+        }
     }
 }
 
 impl Drop for StartingSwitch {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
+        if let Some(mut child) = self.child.take() {
             let _ = child.kill().and_then(|()| child.wait());
         }
     }

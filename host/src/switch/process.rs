@@ -34,6 +34,11 @@ pub fn socket_name(number: usize) -> String {
 const UPLINK: usize = 0;
 const FIRST_PORT: usize = 1;
 
+/// Returns the number of a switch's sockets: for the uplink, and for each port.
+pub fn socket_count(spec: &SwitchSpec) -> usize {
+    spec.macs.len() + FIRST_PORT
+}
+
 /// Moves frames until QEMU ends.
 ///
 /// # Errors
@@ -43,9 +48,8 @@ pub fn run(spec: &SwitchSpec) -> io::Result<()> {
     for mac in &spec.macs {
         fabric.declare(*mac, spec.address);
     }
-    let listeners: Vec<UnixListener> = (0..spec.macs.len() + FIRST_PORT)
-        .map(|number| listener(&socket_name(number)))
-        .collect::<io::Result<_>>()?;
+    let listeners: Vec<UnixListener> =
+        (0..socket_count(spec)).map(|number| listener(&socket_name(number))).collect::<io::Result<_>>()?;
     // Created last: once it exists, all others do.
     let control = listener(SOCKET)?;
     let mut switch = Switch { fabric, spec, links: Vec::new() };

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -39,22 +39,39 @@ fn run_intruder(isola: &Isola, arguments: &[&str]) {
     isola.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).ended_with(0);
 }
 
-#[test]
-fn a_machine_has_its_network_if_qemu_connects_to_the_switch_after_it_has_detached_itself() {
-    let folder = tempfile::tempdir().unwrap();
-    let (library, wrapper) = (folder.path().join("late_connect.so"), folder.path().join("qemu"));
+/// Returns the path of a QEMU in `folder` with these variables, whose connections begin late or fail.
+fn qemu_that_connects_late(folder: &Path, variables: &str) -> PathBuf {
+    let (library, wrapper) = (folder.join("late_connect.so"), folder.join("qemu"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/late_connect.c");
     let mut compiler = Command::new("gcc");
     let outcome = compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl").status();
     assert!(outcome.unwrap().success());
-    let script = format!("#!/bin/sh\nLD_PRELOAD={} exec qemu-system-x86_64 \"$@\"\n", library.display());
+    let library = library.display();
+    let script = format!("#!/bin/sh\n{variables} LD_PRELOAD={library} exec qemu-system-x86_64 \"$@\"\n");
     fs::write(&wrapper, script).unwrap();
     fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    wrapper
+}
+
+#[test]
+fn a_machine_has_its_network_if_qemu_connects_to_the_switch_after_it_has_detached_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let qemu = qemu_that_connects_late(folder.path(), "");
     let isola = Isola::new();
-    isola.run_with(&["up", "--accel", "tcg", "--cores", "2"], &[("ISOLA_QEMU", &wrapper)]).ended_with(0);
+    isola.run_with(&["up", "--accel", "tcg", "--cores", "2"], &[("ISOLA_QEMU", &qemu)]).ended_with(0);
     let port = ports::free();
     isola.run(&["run", "-d", "-p", &format!("{port}:11211"), "kv"]).ended_with(0);
     wait::until("an answer", || ask(port, "get key\r\n", "END\r\n"));
+}
+
+#[test]
+fn a_machine_whose_qemu_does_not_connect_to_the_switch_does_not_come_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let qemu = qemu_that_connects_late(folder.path(), "REFUSED=1");
+    let isola = Isola::new();
+    let up = isola.run_with(&["up", "--accel", "tcg", "--cores", "2"], &[("ISOLA_QEMU", &qemu)]);
+    let message = up.failed(1, "network devices were not connected to the machine's switch");
+    assert!(message.contains("QEMU has not connected"), "{message}");
 }
 
 #[test]
