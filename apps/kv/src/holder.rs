@@ -10,11 +10,12 @@ use crate::server::Server;
 use crate::shard::MovedMemory;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::ops::Range;
 use isola_abi::id::ActivityId;
 use isola_abi::report::MemoryPressure;
 use isola_ebbs::{Ebb, Representative};
-use isola_events::reclaim::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
+use isola_events::reclaim::{
+    HolderRegistration, MemoryHolder, ReclaimCause, VacatedMemory, register_memory_holder,
+};
 use isola_resources::MEMORY;
 
 /// The holder, on the core that prepared the server.
@@ -103,7 +104,7 @@ impl MemoryHolder for Items {
         freed_bytes
     }
 
-    fn vacate(&self, addresses: &Range<usize>, from: u64) -> Option<u64> {
+    fn vacate(&self, memory: &VacatedMemory, from: u64) -> Option<u64> {
         let shards = &service().server.shards;
         let (first, mut index) = ((from >> INDEX_BITS) as usize, from as u32 as usize);
         // The originals are freed when all copies are made, and after the locks.
@@ -117,7 +118,7 @@ impl MemoryHolder for Items {
                 }
                 // If another core has the lock for long, a later event tries again.
                 let Some(mut shard) = shards.lock(id) else { return Some(at) };
-                let next = shard.vacate(addresses, index, ITEMS_AT_ONCE.min(left), &mut moved);
+                let next = shard.vacate(memory, index, ITEMS_AT_ONCE.min(left), &mut moved);
                 left -= ITEMS_AT_ONCE.min(left);
                 match next {
                     Some(next) => index = next,

@@ -5,6 +5,7 @@ mod common;
 use common::{Engine, START};
 use isola_iobuf::IoBuf;
 use isola_kv::*;
+use isola_platform::VacatedMemory;
 use proptest::prelude::*;
 
 fn key(hasher: &KeyHasher, number: u32) -> Key {
@@ -213,7 +214,7 @@ fn all_memory_of_a_shard_can_be_vacated_and_every_item_stays() {
     assert!(before.len() > 200);
     // A response in transit keeps the original.
     let Response::Hit(hit) = shard.execute(START, get(before[7].0)) else { panic!() };
-    let everything = 0..usize::MAX;
+    let everything = VacatedMemory::new(0..usize::MAX, |address| address);
     let mut moved = MovedMemory::default();
     let (mut from, mut calls) = (Some(0), 0);
     while let Some(next) = from {
@@ -229,7 +230,8 @@ fn all_memory_of_a_shard_can_be_vacated_and_every_item_stays() {
     assert_eq!(hit.body.value().to_vec(), before[7].1);
     // Other addresses move nothing.
     let mut moved = MovedMemory::default();
-    assert_eq!(shard.vacate(&(0..1), 0, usize::MAX, &mut moved), None);
+    let other = VacatedMemory::new(0..1, |address| address);
+    assert_eq!(shard.vacate(&other, 0, usize::MAX, &mut moved), None);
     assert_eq!(moved.len_bytes(), 0);
 }
 

@@ -1,9 +1,8 @@
 //! The cell's memory by use, and the pages of files that it gives back when memory is short.
 
 use alloc::sync::Arc;
-use core::ops::Range;
 use isola::events::activity::APPLICATION;
-use isola::memory::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
+use isola::memory::{HolderRegistration, MemoryHolder, ReclaimCause, VacatedMemory, register_memory_holder};
 use isola::prelude::*;
 use isola::sync::Once;
 use isola::{MemoryPart, serve_memory_parts};
@@ -77,8 +76,8 @@ impl MemoryHolder for UnusedPages {
         (self.0.drop_unused((len_bytes as u64).div_ceil(PAGE_MEMORY)) * PAGE_MEMORY) as usize
     }
 
-    fn vacate(&self, addresses: &Range<usize>, _: u64) -> Option<u64> {
-        self.0.drop_unused_at(addresses);
+    fn vacate(&self, memory: &VacatedMemory, _: u64) -> Option<u64> {
+        self.0.drop_unused_at(memory.addresses());
         None
     }
 }

@@ -113,8 +113,8 @@ pub mod memory {
     pub use isola_abi::report::MemoryPressure;
     pub use isola_events::pressure::{PressureHandler, memory_pressure, on_memory_pressure};
     pub use isola_events::reclaim::{
-        HolderRegistration, MemoryHolder, ReclaimCause, Reservation, ReserveError, register_memory_holder,
-        reserve, used_bytes,
+        HolderRegistration, MemoryHolder, ReclaimCause, Reservation, ReserveError, VacateHandler,
+        VacatedMemory, on_vacate, register_memory_holder, reserve, used_bytes,
     };
     pub use isola_memory::Hardened;
     pub use isola_memory::frame::Frame;

@@ -23,13 +23,12 @@ pub use isola_volumes::{
     NAME_LEN, OpenedFile, SharedFile, SharedVolume, Space, Volume,
 };
 
-use crate::memory::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
+use crate::memory::{HolderRegistration, MemoryHolder, ReclaimCause, VacatedMemory, register_memory_holder};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::fmt;
-use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::grid::Resource;
 use isola_abi::id::ActivityId;
@@ -217,8 +216,8 @@ impl MemoryHolder for CachedBlocks {
         self.0.shrink_activity(activity, len_bytes)
     }
 
-    fn vacate(&self, addresses: &Range<usize>, _: u64) -> Option<u64> {
-        let originals = self.0.vacate(addresses, MOST_VACATED);
+    fn vacate(&self, memory: &VacatedMemory, _: u64) -> Option<u64> {
+        let originals = self.0.vacate(memory, MOST_VACATED);
         (originals.len() == MOST_VACATED).then_some(0)
     }
 }

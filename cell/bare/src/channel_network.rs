@@ -21,6 +21,7 @@ use isola_ebbs::platform;
 use isola_iobuf::IoBufMut;
 use isola_machine::dma::DmaRegion;
 use isola_machine::dma_peer::{SharedBuffer, SharedMemory};
+use isola_platform::VacatedMemory;
 use isola_platform::network::{
     Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame,
 };
@@ -203,4 +204,8 @@ impl NetworkQueue for ChannelNetworkQueue {
     fn has_failed(&self) -> bool {
         self.queue.fault().is_some()
     }
+
+    fn redirect(&mut self) {}
+
+    fn vacate(&mut self, _: &VacatedMemory) {}
 }

@@ -7,15 +7,14 @@ use isola_ebbs::platform;
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::future::join_all;
 use isola_events::reclaim::{
-    MemoryHolder, ReclaimCause, ReserveError, is_over_budget, lost_bytes, register_memory_holder, reserve,
-    waiting_requests_of,
+    MemoryHolder, ReclaimCause, ReserveError, VacatedMemory, is_over_budget, lost_bytes,
+    register_memory_holder, reserve, waiting_requests_of,
 };
 use isola_events::{register_activity, register_activity_under, sleep, spawn_on, spawn_task, spawn_task_for};
 use isola_platform::CoreIndex;
 use isola_resources::{Entitlement, MEMORY, MemoryBudget, PolicyKind};
 use isola_test_task::run_task_on;
 use std::cell::RefCell;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -43,7 +42,7 @@ impl MemoryHolder for Numbers {
         freed
     }
 
-    fn vacate(&self, _: &Range<usize>, _: u64) -> Option<u64> {
+    fn vacate(&self, _: &VacatedMemory, _: u64) -> Option<u64> {
         None
     }
 }

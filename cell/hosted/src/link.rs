@@ -3,6 +3,7 @@
 
 use crate::core::HostedCore;
 use isola_iobuf::{IoBuf, IoBufMut};
+use isola_platform::VacatedMemory;
 use isola_platform::network::{
     Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame,
 };
@@ -155,5 +156,13 @@ impl NetworkQueue for LinkQueue {
 
     fn disable_interrupts(&mut self) {
         self.incoming().lock().armed = false;
+    }
+
+    fn redirect(&mut self) {}
+
+    fn vacate(&mut self, _: &VacatedMemory) {}
+
+    fn has_failed(&self) -> bool {
+        false
     }
 }

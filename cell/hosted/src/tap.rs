@@ -6,6 +6,7 @@
 
 use crate::file::{FileInterrupt, Interest};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_platform::VacatedMemory;
 use isola_platform::network::{
     Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, PartialChecksum, ReceivedChecksum,
     ReceivedFrame,
@@ -195,6 +196,14 @@ impl NetworkQueue for TapQueue {
 
     /// An interrupt masks itself.
     fn disable_interrupts(&mut self) {}
+
+    fn redirect(&mut self) {}
+
+    fn vacate(&mut self, _: &VacatedMemory) {}
+
+    fn has_failed(&self) -> bool {
+        false
+    }
 }
 
 impl TapQueue {

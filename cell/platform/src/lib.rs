@@ -27,6 +27,6 @@ mod sampler;
 pub use clock::{Clock, Instant};
 pub use core_set::{CoreIndex, CoreSet};
 pub use links::{LinkPort, PeerWords};
-pub use memory::{MemoryDemand, PlatformMemory};
+pub use memory::{MemoryDemand, PlatformMemory, VacatedMemory};
 pub use platform::{OtherVectors, PendingVectors, Platform, ResumeOutcome};
 pub use sampler::{NoSampleMemory, SampleCounts, Sampler};

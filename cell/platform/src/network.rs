@@ -1,5 +1,6 @@
 //! The interface of a network device to the stack: queue pairs that receive and send Ethernet frames without copies.
 
+use crate::VacatedMemory;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -127,7 +128,7 @@ pub trait NetworkQueue {
     fn attach(&mut self);
 
     /// Routes the queue's interrupt to the core that now runs the calling vcore, after the vcore was passed on.
-    fn redirect(&mut self) {}
+    fn redirect(&mut self);
 
     /// Returns the next received frame, if there is one, and gives the device a new buffer in its place.
     fn receive(&mut self) -> Option<ReceivedFrame>;
@@ -158,10 +159,12 @@ pub trait NetworkQueue {
     /// Disables interrupts: the caller polls.
     fn disable_interrupts(&mut self);
 
+    /// Frees what the queue keeps in this memory for frames to come, as it is to become free, as far as the device gives it
+    /// back. Disables interrupts if need be: the caller polls.
+    fn vacate(&mut self, memory: &VacatedMemory);
+
     /// Returns whether the device has violated the protocol: it receives and sends no further frame.
-    fn has_failed(&self) -> bool {
-        false
-    }
+    fn has_failed(&self) -> bool;
 }
 
 /// Whether received frames wait in a queue.

@@ -17,6 +17,7 @@ use isola_events::{sleep, spawn_task, timeout};
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net::tcp::PortListener;
 use isola_net::{TcpStream, UdpSocket, listen};
+use isola_platform::VacatedMemory;
 use isola_platform::network::{Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -130,6 +131,18 @@ impl NetworkQueue for InspectedQueue {
 
     fn disable_interrupts(&mut self) {
         self.queue.disable_interrupts();
+    }
+
+    fn redirect(&mut self) {
+        self.queue.redirect();
+    }
+
+    fn vacate(&mut self, memory: &VacatedMemory) {
+        self.queue.vacate(memory);
+    }
+
+    fn has_failed(&self) -> bool {
+        self.queue.has_failed()
     }
 }
 

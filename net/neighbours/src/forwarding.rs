@@ -11,6 +11,7 @@ use isola_events::event::{Event, Placement};
 use isola_iobuf::{Frame, IoBufMut};
 use isola_net::neighbours::{LinkDrop, count_dropped};
 use isola_platform::CoreIndex;
+use isola_platform::VacatedMemory;
 use isola_platform::network::{FramesPending, NetworkQueue, Offloads, ReceivedFrame};
 use spin::Mutex;
 
@@ -127,5 +128,13 @@ impl NetworkQueue for ForwardingQueue {
 
     fn disable_interrupts(&mut self) {
         self.device.disable_interrupts();
+    }
+
+    fn vacate(&mut self, memory: &VacatedMemory) {
+        self.device.vacate(memory);
+    }
+
+    fn has_failed(&self) -> bool {
+        self.device.has_failed()
     }
 }

@@ -16,6 +16,7 @@ use isola_iobuf::{Frame, IoBuf, IoBufMut};
 use isola_net::neighbours as network;
 use isola_net::neighbours::LinkDrop;
 use isola_platform::Instant;
+use isola_platform::VacatedMemory;
 use isola_platform::network::{
     FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame,
 };
@@ -313,5 +314,13 @@ impl NetworkQueue for LinkedQueue {
 
     fn disable_interrupts(&mut self) {
         self.device.disable_interrupts();
+    }
+
+    fn vacate(&mut self, memory: &VacatedMemory) {
+        self.device.vacate(memory);
+    }
+
+    fn has_failed(&self) -> bool {
+        self.device.has_failed()
     }
 }

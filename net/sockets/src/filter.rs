@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use isola_iobuf::IoBufMut;
+use isola_platform::VacatedMemory;
 use isola_platform::network::{Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame};
 
 /// The most consecutive frames that are dropped before the core's other events run.
@@ -97,5 +98,17 @@ impl<F: Filter> NetworkQueue for FilteredQueue<F> {
 
     fn disable_interrupts(&mut self) {
         self.queue.disable_interrupts();
+    }
+
+    fn vacate(&mut self, memory: &VacatedMemory) {
+        self.queue.vacate(memory);
+    }
+
+    fn redirect(&mut self) {
+        self.queue.redirect();
+    }
+
+    fn has_failed(&self) -> bool {
+        self.queue.has_failed()
     }
 }

@@ -10,6 +10,7 @@ use isola_net::{
     NetworkManager, NetworkSettings, TcpStream, connect, filter, listen, set_address, start,
     wait_for_address,
 };
+use isola_platform::VacatedMemory;
 use isola_test_cells::{SERVER, TestCell, dial, read_exactly, run_cells};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -179,6 +180,14 @@ impl NetworkQueue for Narrow {
     }
 
     fn disable_interrupts(&mut self) {}
+
+    fn redirect(&mut self) {}
+
+    fn vacate(&mut self, _: &VacatedMemory) {}
+
+    fn has_failed(&self) -> bool {
+        false
+    }
 }
 
 /// Prepends a byte to every frame.

@@ -12,6 +12,7 @@ use isola_net::{
     Addressing, Ipv4Config, NETWORK_MANAGER, NetworkManager, NetworkSettings, UdpSocket, rebalance, start,
 };
 use isola_platform::CoreIndex;
+use isola_platform::VacatedMemory;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
@@ -83,6 +84,14 @@ impl NetworkQueue for Queue {
     }
 
     fn disable_interrupts(&mut self) {}
+
+    fn redirect(&mut self) {}
+
+    fn vacate(&mut self, _: &VacatedMemory) {}
+
+    fn has_failed(&self) -> bool {
+        false
+    }
 }
 
 struct Spreading;

@@ -12,6 +12,7 @@ use isola_net::port::{Frame, FramesPending, NetworkPort, NetworkQueue, Offloads,
 use isola_net::{
     ConnectionHandler, Datagram, DatagramRecipient, SharedUdpSocket, TcpConnection, UdpSocket, listen_with,
 };
+use isola_platform::VacatedMemory;
 use isola_resources::{Entitlement, PROCESSOR, PolicyKind, Priority};
 use isola_test_cells::{SERVER, dial, read_exactly, run_server_and_client, run_server_and_client_over};
 use std::future::pending;
@@ -75,6 +76,14 @@ impl NetworkQueue for Interrupting {
 
     fn disable_interrupts(&mut self) {
         self.0.disable_interrupts();
+    }
+
+    fn redirect(&mut self) {}
+
+    fn vacate(&mut self, _: &VacatedMemory) {}
+
+    fn has_failed(&self) -> bool {
+        false
     }
 }
 

@@ -4,12 +4,12 @@ use crate::BLOCK_LEN;
 use crate::account::{Account, Accounts, CacheUse, Owner};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use core::ops::Range;
 use core::task::Waker;
 use foldhash::fast::SeedableRandomState;
 use hashbrown::HashMap;
 use isola_abi::id::ActivityId;
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_platform::VacatedMemory;
 
 /// A block.
 struct Block {
@@ -301,10 +301,10 @@ impl Blocks {
         self.accounts.held(BLOCK_LEN)
     }
 
-    /// Copies up to `most` blocks that are at these addresses to other memory. Returns the originals.
-    pub fn vacate(&mut self, addresses: &Range<usize>, most: usize) -> Vec<IoBuf> {
+    /// Copies up to `most` blocks that are in this memory to other memory. Returns the originals.
+    pub fn vacate(&mut self, memory: &VacatedMemory, most: usize) -> Vec<IoBuf> {
         let data = self.blocks.values_mut().filter_map(|block| block.data.as_mut());
-        let inside = data.filter(|data| addresses.contains(&data.as_ptr().addr())).take(most);
+        let inside = data.filter(|data| memory.has_some_of(data.as_ptr(), data.len())).take(most);
         inside
             .map(|data| {
                 let copy = IoBuf::copy_from_slice(data);

@@ -8,7 +8,6 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::future::poll_fn;
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 use core::task::{Poll, Waker};
 use isola_abi::id::ActivityId;
@@ -19,6 +18,7 @@ use isola_ebbs::platform;
 use isola_events::future::join_all;
 use isola_events::{current_activity, memory_pressure, spawn_task, spawn_task_for, yield_now};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_platform::VacatedMemory;
 use isola_platform::block::{BlockRefusal, SECTOR_LEN};
 
 /// The most blocks of a request to the device.
@@ -319,10 +319,10 @@ impl BlockCache {
         self.shared.blocks.borrow().held()
     }
 
-    /// Moves up to `most` blocks that are at these addresses to other memory. Returns the originals; an empty list if
+    /// Moves up to `most` blocks that are in this memory to other memory. Returns the originals; an empty list if
     /// there are no more. Views of a block that others have keep its original.
-    pub fn vacate(&self, addresses: &Range<usize>, most: usize) -> Vec<IoBuf> {
-        self.shared.blocks.borrow_mut().vacate(addresses, most)
+    pub fn vacate(&self, memory: &VacatedMemory, most: usize) -> Vec<IoBuf> {
+        self.shared.blocks.borrow_mut().vacate(memory, most)
     }
 
     fn check(&self, at: u64, len: usize) -> Result<(), BlockError> {

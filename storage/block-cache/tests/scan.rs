@@ -8,12 +8,11 @@ use isola_abi::id::ActivityId;
 use isola_abi::report::RECLAIM;
 use isola_block_cache::{BlockCache, CacheUse};
 use isola_ebbs::platform;
-use isola_events::reclaim::{MemoryHolder, ReclaimCause, lost_bytes, register_memory_holder};
+use isola_events::reclaim::{MemoryHolder, ReclaimCause, VacatedMemory, lost_bytes, register_memory_holder};
 use isola_events::{register_activity, spawn_task_for, yield_now};
 use isola_resources::{Entitlement, MEMORY, MemoryBudget};
 use isola_test_task::run_task;
 use std::cell::Cell;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -60,7 +59,7 @@ impl MemoryHolder for Cached {
         self.0.shrink_activity(activity, len_bytes)
     }
 
-    fn vacate(&self, _: &Range<usize>, _: u64) -> Option<u64> {
+    fn vacate(&self, _: &VacatedMemory, _: u64) -> Option<u64> {
         None
     }
 }

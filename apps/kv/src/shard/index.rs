@@ -7,7 +7,8 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::ops::Range;
+
+use isola_events::reclaim::VacatedMemory;
 
 use super::slab::{ItemSlot, Slab};
 use super::vacate::{MovedMemory, move_vector};
@@ -43,13 +44,13 @@ impl Index {
         self.segments.len() * SEGMENT_BYTES
     }
 
-    /// Moves the segments, and their list, that are at these addresses.
-    pub fn vacate(&mut self, addresses: &Range<usize>, moved: &mut MovedMemory) {
-        if let Some(original) = move_vector(&mut self.segments, addresses) {
+    /// Moves the segments, and their list, that are in this memory.
+    pub fn vacate(&mut self, memory: &VacatedMemory, moved: &mut MovedMemory) {
+        if let Some(original) = move_vector(&mut self.segments, memory) {
             moved.add_segment_list(original);
         }
         for segment in &mut self.segments {
-            if let Some(original) = move_vector(segment, addresses) {
+            if let Some(original) = move_vector(segment, memory) {
                 moved.add_segment(original);
             }
         }

@@ -4,7 +4,8 @@
 //! chunk and moves nothing, so no store waits for a large copy.
 
 use alloc::vec::Vec;
-use core::ops::Range;
+
+use isola_events::reclaim::VacatedMemory;
 
 use super::item::Item;
 use super::vacate::{MovedMemory, move_vector};
@@ -68,17 +69,17 @@ impl Slab {
         slot.index() & CHUNK_MASK == 0
     }
 
-    /// Moves the list of chunks if it is at these addresses.
-    pub fn vacate_list(&mut self, addresses: &Range<usize>, moved: &mut MovedMemory) {
-        if let Some(original) = move_vector(&mut self.chunks, addresses) {
+    /// Moves the list of chunks if it is in this memory.
+    pub fn vacate_list(&mut self, memory: &VacatedMemory, moved: &mut MovedMemory) {
+        if let Some(original) = move_vector(&mut self.chunks, memory) {
             moved.add_chunk_list(original);
         }
     }
 
-    /// Moves the chunk that contains `slot` if it is at these addresses.
-    pub fn vacate_chunk(&mut self, slot: ItemSlot, addresses: &Range<usize>, moved: &mut MovedMemory) {
+    /// Moves the chunk that contains `slot` if it is in this memory.
+    pub fn vacate_chunk(&mut self, slot: ItemSlot, memory: &VacatedMemory, moved: &mut MovedMemory) {
         let chunk = self.chunks.get_mut(slot.index() >> CHUNK_BITS);
-        if let Some(original) = chunk.and_then(|chunk| move_vector(chunk, addresses)) {
+        if let Some(original) = chunk.and_then(|chunk| move_vector(chunk, memory)) {
             moved.add_chunk(original);
         }
     }

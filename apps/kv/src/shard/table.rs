@@ -1,9 +1,9 @@
 //! The items of a shard: keeps the slab, the index and the order of use consistent, and counts their memory exactly.
 
-use core::ops::Range;
-
 use crate::key::KeyRef;
 use crate::response::Body;
+
+use isola_events::reclaim::VacatedMemory;
 
 use super::index::{Index, SEGMENT_BYTES};
 use super::item::{Item, body_bytes};
@@ -140,15 +140,15 @@ impl Table {
         items.body_bytes = items.body_bytes + after - before;
     }
 
-    /// Moves the index and the list of the slab's chunks, as far as they are at these addresses.
-    pub fn vacate_lists(&mut self, addresses: &Range<usize>, moved: &mut MovedMemory) {
-        self.slab.vacate_list(addresses, moved);
-        self.index.vacate(addresses, moved);
+    /// Moves the index and the list of the slab's chunks, as far as they are in this memory.
+    pub fn vacate_lists(&mut self, memory: &VacatedMemory, moved: &mut MovedMemory) {
+        self.slab.vacate_list(memory, moved);
+        self.index.vacate(memory, moved);
     }
 
-    /// Moves the slab's chunk that contains `slot` if it is at these addresses.
-    pub fn vacate_chunk(&mut self, slot: ItemSlot, addresses: &Range<usize>, moved: &mut MovedMemory) {
-        self.slab.vacate_chunk(slot, addresses, moved);
+    /// Moves the slab's chunk that contains `slot` if it is in this memory.
+    pub fn vacate_chunk(&mut self, slot: ItemSlot, memory: &VacatedMemory, moved: &mut MovedMemory) {
+        self.slab.vacate_chunk(slot, memory, moved);
     }
 
     /// Replaces the body of an item by a copy of it. Returns the original.

@@ -6,8 +6,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Range;
-
+use isola_events::reclaim::VacatedMemory;
 use isola_iobuf::IoBuf;
 
 use crate::owner::ItemOwner;
@@ -62,9 +61,9 @@ impl MovedMemory {
     }
 }
 
-/// Moves a vector to another allocation if it is at one of these addresses. Returns the original, which is empty.
-pub(super) fn move_vector<T>(vector: &mut Vec<T>, addresses: &Range<usize>) -> Option<Vec<T>> {
-    if !addresses.contains(&vector.as_ptr().addr()) {
+/// Moves a vector to another allocation if some of it is in this memory. Returns the original, which is empty.
+pub(super) fn move_vector<T>(vector: &mut Vec<T>, memory: &VacatedMemory) -> Option<Vec<T>> {
+    if !memory.has_some_of(vector.as_ptr(), vector.capacity() * size_of::<T>()) {
         return None;
     }
     let mut moved = Vec::with_capacity(vector.capacity());
@@ -100,26 +99,26 @@ impl Shard {
         self.limit_bytes = self.limit_bytes.min(self.bytes().max(largest));
     }
 
-    /// Moves the memory at `addresses` of up to `budget` items, from index `from` on. The originals are added to
+    /// Moves what is in `memory` of up to `budget` items, from index `from` on. The originals are added to
     /// `moved`. Returns the index at which to continue; `None` at the end.
     pub fn vacate(
         &mut self,
-        addresses: &Range<usize>,
+        memory: &VacatedMemory,
         from: usize,
         budget: usize,
         moved: &mut MovedMemory,
     ) -> Option<usize> {
         if from == 0 {
-            self.table.vacate_lists(addresses, moved);
+            self.table.vacate_lists(memory, moved);
         }
         let end = self.table.len().min(from.saturating_add(budget));
         for index in from..end {
             let slot = ItemSlot::new(index);
             if index == from || Slab::begins_chunk(slot) {
-                self.table.vacate_chunk(slot, addresses, moved);
+                self.table.vacate_chunk(slot, memory, moved);
             }
             let Some(item) = self.table.get(slot) else { break };
-            if let Some(copy) = copy_if_inside(&item.body, addresses)
+            if let Some(copy) = copy_if_inside(&item.body, memory)
                 && let Some(original) = self.table.replace_body(slot, copy)
             {
                 moved.add_body(original);
@@ -129,18 +128,20 @@ impl Shard {
     }
 }
 
-/// Returns a copy of a body of which some memory is at these addresses.
-fn copy_if_inside(body: &Body, addresses: &Range<usize>) -> Option<Body> {
+/// Returns a copy of a body of which some is in this memory.
+fn copy_if_inside(body: &Body, memory: &VacatedMemory) -> Option<Body> {
     match body {
         Body::Whole(answer) => {
-            let is_inside = addresses.contains(&answer.bytes().as_ptr().addr());
-            is_inside.then(|| Body::Whole(answer.copied()))
+            let bytes = answer.bytes();
+            memory.has_some_of(bytes.as_ptr(), bytes.len()).then(|| Body::Whole(answer.copied()))
         }
         Body::Parts(parts) => {
             let Parts { key, value } = &**parts;
-            let is_inside = |view: &IoBuf| addresses.contains(&view.as_ptr().addr());
-            let any = addresses.contains(&Arc::as_ptr(parts).addr())
-                || value.list_addresses().any(|address| addresses.contains(&address))
+            let is_inside = |view: &IoBuf| memory.has_some_of(view.as_ptr(), view.len());
+            let any = memory.has_object(&**parts)
+                || value
+                    .list_addresses()
+                    .any(|list| memory.has_some_of(core::ptr::without_provenance::<u8>(list), 1))
                 || is_inside(key)
                 || value.parts().any(is_inside);
             let copy = |view: &IoBuf| match is_inside(view) {
@@ -160,6 +161,10 @@ mod tests {
     use crate::answer::Answer;
     use alloc::vec;
 
+    fn memory_at(addresses: core::ops::Range<usize>) -> VacatedMemory {
+        VacatedMemory::new(addresses, |address| address)
+    }
+
     fn parts(value: &Body) -> &Arc<Parts> {
         let Body::Parts(parts) = value else { panic!("in one piece") };
         parts
@@ -177,7 +182,7 @@ mod tests {
         assert_eq!(lists.len(), 2, "the list of views and its record");
         addresses.extend(lists);
         for address in addresses {
-            let copy = copy_if_inside(&body, &(address..address + 1)).expect("the item moves");
+            let copy = copy_if_inside(&body, &memory_at(address..address + 1)).expect("the item moves");
             let copied = parts(&copy);
             let now =
                 copied.value.list_addresses().chain([Arc::as_ptr(copied).addr(), copied.key.as_ptr().addr()]);
@@ -185,10 +190,11 @@ mod tests {
             assert!(now.chain(views).all(|now| now != address));
             assert_eq!(copied.value.to_vec(), of.value.to_vec());
         }
-        assert!(copy_if_inside(&body, &(0..1)).is_none());
+        assert!(copy_if_inside(&body, &memory_at(0..1)).is_none());
         let whole = Body::Whole(Answer::join(b"key", 0, 5, core::iter::once(&b"value"[..])));
         let Body::Whole(answer) = &whole else { unreachable!() };
         let address = answer.bytes().as_ptr().addr();
-        assert!(copy_if_inside(&whole, &(address..address + 1)).is_some());
+        assert!(copy_if_inside(&whole, &memory_at(address..address + 1)).is_some());
+        assert!(copy_if_inside(&whole, &memory_at(address + 1..address + 2)).is_some());
     }
 }

@@ -18,14 +18,17 @@
 use crate::core_caches::return_all_caches;
 use crate::page_tables::{is_over, retire};
 use crate::pool;
+use core::ptr;
 use core::sync::atomic::Ordering;
+use isola_abi::layout::DIRECT_MAP;
 use isola_abi::report::RECLAIM;
 use isola_abi::unplug::CHUNK;
 use isola_ebbs::cycles;
 use isola_machine::cell;
+use isola_machine::dma::{Access, device_piece};
 use isola_memory::pages::CompactionWindow;
 use isola_memory::regions::Retirement;
-use isola_platform::MemoryDemand;
+use isola_platform::{MemoryDemand, VacatedMemory};
 use spin::Mutex;
 
 /// The demand that the memory scheduler sees.
@@ -81,9 +84,16 @@ pub(crate) fn demand() -> MemoryDemand {
         DemandKind::None => MemoryDemand::None,
         DemandKind::Free(wanted, attempts) => MemoryDemand::Free(missing_bytes(wanted, attempts)),
         DemandKind::Vacate(CompactionWindow { start, len_bytes }) => {
-            MemoryDemand::Vacate(start..start.saturating_add(len_bytes))
+            MemoryDemand::Vacate(VacatedMemory::new(start..start.saturating_add(len_bytes), address_of_piece))
         }
     }
+}
+
+/// Returns the address in the direct map of the byte at an address of the heap: an object of several pieces is elsewhere.
+fn address_of_piece(address: usize) -> usize {
+    let address = ptr::without_provenance(address);
+    let piece = device_piece(address, 1, Access::DeviceReads);
+    piece.map_or(address.addr(), |(physical, _)| (DIRECT_MAP + physical) as usize)
 }
 
 /// Ends the demand, if it is still this one.
@@ -91,7 +101,9 @@ pub(crate) fn end_demand(ended: &MemoryDemand) {
     let mut demand = DEMAND.lock();
     let is_it = match (ended, demand.kind) {
         (MemoryDemand::Free(_), DemandKind::Free(..)) => true,
-        (MemoryDemand::Vacate(addresses), DemandKind::Vacate(window)) => addresses.start == window.start,
+        (MemoryDemand::Vacate(memory), DemandKind::Vacate(window)) => {
+            memory.addresses().start == window.start
+        }
         _ => false,
     };
     if is_it {

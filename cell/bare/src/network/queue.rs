@@ -1,11 +1,14 @@
 //! A pair of a device's queues as a queue of the stack.
 
 use super::recycled::RecycledBuffers;
+use crate::console;
 use crate::state::AUTHORITY;
-use crate::{console, pool};
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use isola_drivers::device::DeviceError;
 use isola_drivers::net::{
     FeatureSupport, HEADER_LEN, NetDevice, NetQueue, Offload, ReceiveBuffer, ReceivedBuffer,
     ReceivedChecksum as DriverChecksum, SegmentKind,
@@ -15,6 +18,7 @@ use isola_ebbs::platform;
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_machine::apic::{self, local};
 use isola_machine::dma::{DmaBuffer, SegmentPair};
+use isola_platform::VacatedMemory;
 use isola_platform::network::{
     Frame, FramesPending, NetworkQueue, Offloads, PartialChecksum, ReceivedChecksum, ReceivedFrame,
 };
@@ -104,14 +108,18 @@ pub(super) struct BareQueue {
     /// Whether the receive ring lacks a buffer whose memory could not be recycled. It gets a new one when the frame that
     /// keeps that memory has been processed, so that the new one is charged to the frame's activity.
     owes_buffer: bool,
+    /// Whether the ring lacks a buffer, or `early` has frames, so that a load suffices where there is neither.
+    is_behind: bool,
     /// Whether the device has got its buffers.
     is_supplied: bool,
+    /// Frames that the device had received when its buffers were replaced.
+    early: VecDeque<ReceivedFrame>,
     /// Receive buffers that are published together: an eighth of the device's. The others suffice for the longest
     /// frame.
     published_together: u16,
     /// Whether the device has violated the protocol, and this was reported.
     faulty: bool,
-    _device: Arc<Mutex<NetDevice>>,
+    device: Arc<Mutex<NetDevice>>,
 }
 
 impl BareQueue {
@@ -132,10 +140,12 @@ impl BareQueue {
             buffer_len,
             recycled: RecycledBuffers::new(most_lent),
             owes_buffer: false,
+            is_behind: false,
             is_supplied: false,
+            early: VecDeque::new(),
             published_together: (most_lent / 8).max(1),
             faulty: false,
-            _device: device,
+            device,
         }
     }
 
@@ -190,7 +200,7 @@ impl BareQueue {
         let mut new = 0;
         while self.queue.receive_room() > self.spare {
             if self.fill(self.fresh()).is_err() {
-                return;
+                break;
             }
             new += 1;
         }
@@ -225,6 +235,7 @@ impl BareQueue {
             self.fill_owed();
             self.owes_buffer = true;
         }
+        self.is_behind = true;
     }
 
     /// Lends the device the buffer that the ring lacks.
@@ -234,6 +245,18 @@ impl BareQueue {
         self.owes_buffer = false;
         _ = self.fill(self.fresh());
         self.queue.flush_buffers(self.published_together);
+    }
+
+    /// Lends the device the buffer that the ring lacks, and returns the next early frame.
+    #[cold]
+    #[inline(never)]
+    fn catch_up(&mut self) -> Option<ReceivedFrame> {
+        if self.owes_buffer {
+            self.fill_owed();
+        }
+        let early = self.early.pop_front();
+        self.is_behind = !self.early.is_empty();
+        early
     }
 
     /// Returns the further buffers of a frame.
@@ -252,6 +275,40 @@ impl BareQueue {
             }
         }
         Some(rest)
+    }
+
+    /// Takes the device's buffers back, and lends it others in place of those that are to be replaced. Does nothing if the
+    /// device cannot stop to receive: a buffer is then replaced after its next frame, if that is before a later round.
+    #[cold]
+    #[inline(never)]
+    fn replace_buffers(&mut self, is_replaced: impl Fn(&ReceiveMemory) -> bool) {
+        let device = self.device.clone();
+        let stopped = device.lock().stop_reception(&mut self.queue);
+        match stopped {
+            Ok(()) => {}
+            Err(DeviceError::CommandRefused) => return,
+            Err(_) => return self.check(),
+        }
+        let mut early = core::mem::take(&mut self.early);
+        while self.queue.has_received()
+            && let Some(frame) = self.receive()
+        {
+            early.push_back(frame);
+        }
+        self.is_behind |= !early.is_empty();
+        self.early = early;
+        let (mut kept, mut replaced) = (Vec::new(), Vec::new());
+        let begun = device.lock().begin_reception(&mut self.queue, &mut |memory: ReceiveMemory| {
+            if is_replaced(&memory) { replaced.push(memory) } else { kept.push(memory) }
+        });
+        if begun.is_err() {
+            return self.check();
+        }
+        for ReceiveMemory(buffer) in kept {
+            _ = self.fill(buffer);
+        }
+        // `replaced` is dropped behind this: a new buffer must not have the same memory.
+        self.supply();
     }
 
     /// Handles a frame that the device did not accept: retries with a contiguous copy if that helps.
@@ -314,17 +371,14 @@ impl NetworkQueue for BareQueue {
     }
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
-        if self.owes_buffer {
-            self.fill_owed();
+        if self.is_behind
+            && let Some(early) = self.catch_up()
+        {
+            return Some(early);
         }
         let received = match self.queue.receive() {
             Ok(Some(received)) => received,
-            Ok(None) => {
-                if pool::pages().has_window() {
-                    self.recycled.leave_window();
-                }
-                return None;
-            }
+            Ok(None) => return None,
             Err(_) => {
                 self.check();
                 return None;
@@ -344,7 +398,7 @@ impl NetworkQueue for BareQueue {
     }
 
     fn may_have_received(&self) -> bool {
-        self.queue.has_noticed_received()
+        self.queue.has_noticed_received() || !self.early.is_empty()
     }
 
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
@@ -382,6 +436,7 @@ impl NetworkQueue for BareQueue {
             // A device that violated the protocol has no more frames.
             Pending::Yes if self.queue.fault().is_some() => FramesPending::No,
             Pending::Yes => FramesPending::Yes,
+            Pending::No if !self.early.is_empty() => FramesPending::Yes,
             Pending::No => FramesPending::No,
         }
     }
@@ -394,5 +449,18 @@ impl NetworkQueue for BareQueue {
         if !self.queue.interrupts_once() {
             self.queue.disable_receive_interrupts();
         }
+    }
+
+    fn vacate(&mut self, vacated: &VacatedMemory) {
+        let is_inside = |buffer: &ReceiveMemory| vacated.has_some_of(buffer.0.as_ptr(), buffer.0.len());
+        // First, as it allocates.
+        if self.queue.fault().is_none() && self.queue.receive_buffers().any(is_inside) {
+            self.replace_buffers(is_inside);
+        }
+        self.recycled.vacate(vacated);
+    }
+
+    fn has_failed(&self) -> bool {
+        self.queue.fault().is_some()
     }
 }

@@ -5,9 +5,9 @@
 //! queue uses the memory again, without allocating or zeroing it. If the stack holds views for long, the queue
 //! allocates fresh buffers and leaves the old ones to the holders of their views.
 
-use crate::pool;
 use alloc::vec::Vec;
 use isola_iobuf::{IoBuf, IoBufMut};
+use isola_platform::VacatedMemory;
 
 /// Received buffers of which a view is kept, per buffer of the device: as many as can be in use by the stack.
 const RECYCLED_PER_BUFFER: usize = 4;
@@ -44,11 +44,11 @@ impl RecycledBuffers {
         }
     }
 
-    /// Forgets the buffers whose memory is to become free. Those lent to the device follow after their next frame.
+    /// Forgets the buffers in memory that is to become free.
     #[cold]
     #[inline(never)]
-    pub(super) fn leave_window(&mut self) {
-        self.views.retain(|view| !pool::pages().is_address_in_window(view.as_ptr().addr()));
+    pub(super) fn vacate(&mut self, memory: &VacatedMemory) {
+        self.views.retain(|view| !memory.has_some_of(view.as_ptr(), view.len()));
     }
 
     /// Inserts a view into the ring behind the youngest, so before the oldest.
@@ -59,5 +59,27 @@ impl RecycledBuffers {
             self.views.insert(oldest, view);
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn received() -> IoBuf {
+        IoBufMut::with_room(0, 100).freeze()
+    }
+
+    #[test]
+    fn buffers_in_memory_that_becomes_free_are_forgotten() {
+        let mut recycled = RecycledBuffers::new(4);
+        let buffers = [received(), received(), received()];
+        for buffer in &buffers {
+            assert!(recycled.exchange(buffer).is_none(), "there was none before");
+        }
+        let middle = buffers[1].as_ptr().addr();
+        recycled.vacate(&VacatedMemory::new(middle..middle + 1, |address| address));
+        let kept = buffers.map(|buffer| buffer.try_into_mut().is_err());
+        assert_eq!(kept, [true, false, true]);
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! Code that can wait for memory [reserves](reserve) it.
 //!
-//! Freed objects are scattered. If the platform needs whole chunks, it demands that the holders vacate addresses.
+//! Freed objects are scattered. If the platform needs whole chunks, it demands that the holders vacate memory.
 
 mod choice;
 mod grants;
@@ -23,7 +23,10 @@ mod over_budget;
 mod reservation;
 mod single_task;
 
-pub use holders::{HolderRegistration, MemoryHolder, ReclaimCause, register_memory_holder};
+pub use holders::{
+    HolderRegistration, MemoryHolder, ReclaimCause, VacateHandler, on_vacate, register_memory_holder,
+};
+pub use isola_platform::VacatedMemory;
 pub use over_budget::is_over_budget;
 pub use reservation::{Reservation, ReserveError, reserve, waiting_requests_of};
 
@@ -37,7 +40,6 @@ use crate::task::{spawn_task_for, yield_now};
 use crate::timer::now;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use isola_abi::id::ActivityId;
@@ -64,6 +66,8 @@ struct Reclaim {
     task: SingleTask,
     /// The cores with holders, as bits.
     cores: AtomicU64,
+    /// The cores with holders or handlers that vacate memory.
+    vacating_cores: AtomicU64,
     /// When a shortage may next cause reclaim, in nanoseconds.
     next_for_shortage: AtomicU64,
     /// The activities that have more than they may.
@@ -83,11 +87,15 @@ impl Representative for Reclaim {
 impl Reclaim {
     fn add_core(&self, core: CoreIndex) {
         self.cores.fetch_or(1 << core.0, Ordering::Relaxed);
+        self.add_vacating_core(core);
+    }
+
+    fn add_vacating_core(&self, core: CoreIndex) {
+        self.vacating_cores.fetch_or(1 << core.0, Ordering::Relaxed);
     }
 
     fn cores(&self) -> impl Iterator<Item = CoreIndex> + use<> {
-        let cores = self.cores.load(Ordering::Relaxed);
-        (0..u64::BITS).filter(move |core| cores >> core & 1 == 1).map(CoreIndex)
+        each_core(&self.cores)
     }
 
     fn note_lost(&self, activity: ActivityId, len_bytes: u64) {
@@ -97,6 +105,12 @@ impl Reclaim {
         let before = if entry.0 == generation { entry.1 } else { 0 };
         *entry = (generation, before + len_bytes);
     }
+}
+
+/// Returns the cores whose bits are set.
+fn each_core(cores: &AtomicU64) -> impl Iterator<Item = CoreIndex> + use<> {
+    let cores = cores.load(Ordering::Relaxed);
+    (0..u64::BITS).filter(move |core| cores >> core & 1 == 1).map(CoreIndex)
 }
 
 /// Returns the bytes that an activity has lost to others, or to its own hard budget.
@@ -218,8 +232,8 @@ async fn reclaim() {
     let mut shortage = Shortage::now();
     loop {
         let demand = platform().memory_demand();
-        if let MemoryDemand::Vacate(addresses) = &demand {
-            vacate(addresses, &demand).await;
+        if let MemoryDemand::Vacate(memory) = &demand {
+            vacate(memory, &demand).await;
             platform().end_memory_demand(&demand);
             continue;
         }
@@ -328,19 +342,19 @@ async fn shares(cause: ReclaimCause) -> Vec<Share> {
     held.into_iter().map(share).collect()
 }
 
-/// Makes all holders vacate some addresses, until the platform ends the demand.
-async fn vacate(addresses: &Range<usize>, demand: &MemoryDemand) {
-    for core in RECLAIM.cores() {
+/// Makes all holders and handlers vacate some memory, until the platform ends the demand.
+async fn vacate(memory: &VacatedMemory, demand: &MemoryDemand) {
+    for core in each_core(&RECLAIM.vacating_cores) {
         let mut next = Some((0, 0));
         while let Some(position) = next
             && platform().memory_demand() == *demand
         {
-            let addresses = addresses.clone();
+            let memory = memory.clone();
             next = on(core, move || {
-                // No object at these addresses is in the cache from which copies are allocated, and those that are
+                // No object in this memory is in the cache from which copies are allocated, and those that are
                 // freed do not stay there.
                 platform().empty_cache();
-                let next = HOLDERS.vacate(&addresses, position);
+                let next = HOLDERS.vacate(&memory, position);
                 platform().empty_cache();
                 next
             })

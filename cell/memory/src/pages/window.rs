@@ -172,17 +172,6 @@ impl Pages {
         self.mark_unclear();
     }
 
-    /// Returns whether a window is open. Costs a load.
-    #[inline]
-    pub fn has_window(&self) -> bool {
-        self.window.get().is_some()
-    }
-
-    /// Returns whether a window is open, and contains the address.
-    pub fn is_address_in_window(&self, address: usize) -> bool {
-        self.is_in_window(PageNumber::of(address))
-    }
-
     /// Returns whether a window is open, and contains the page.
     #[inline]
     pub(crate) fn is_in_window(&self, page: PageNumber) -> bool {

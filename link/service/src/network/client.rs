@@ -18,6 +18,7 @@ use isola_ebbs::platform;
 use isola_events::{now, sleep, spawn_task_for, timeout};
 use isola_iobuf::{Frame, IoBufMut};
 use isola_net::neighbours::poll;
+use isola_platform::VacatedMemory;
 use isola_platform::network::{FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame};
 use spin::Mutex;
 
@@ -229,5 +230,13 @@ impl NetworkQueue for ReconnectingQueue {
         if let Some(driver) = &mut state.driver {
             driver.disable_interrupts();
         }
+    }
+
+    fn redirect(&mut self) {}
+
+    fn vacate(&mut self, _: &VacatedMemory) {}
+
+    fn has_failed(&self) -> bool {
+        false
     }
 }

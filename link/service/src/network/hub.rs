@@ -14,6 +14,7 @@ use isola_events::now;
 use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut};
 use isola_nat::{ClientFrame, Gateway, OutsideFrame, is_of_connection};
 use isola_net::neighbours::{LinkDrop, count_dropped, poll};
+use isola_platform::VacatedMemory;
 use isola_platform::network::{FramesPending, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame};
 use isola_switch::frame::Mac;
 use isola_switch::{DropReason, PortId, Recipients, Source, Switch, Targets};
@@ -361,5 +362,13 @@ impl NetworkQueue for SwitchedQueue {
 
     fn disable_interrupts(&mut self) {
         self.device.disable_interrupts();
+    }
+
+    fn vacate(&mut self, memory: &VacatedMemory) {
+        self.device.vacate(memory);
+    }
+
+    fn has_failed(&self) -> bool {
+        self.device.has_failed()
     }
 }

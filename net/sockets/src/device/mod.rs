@@ -30,6 +30,7 @@ use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::interrupt::{Interrupt, InterruptError, on_interrupt};
 use isola_events::polling::{AdaptivePolling, PollingThresholds};
+use isola_events::reclaim::{VacateHandler, on_vacate};
 use isola_events::{Alarm, on_vcore_moved, spawn_on};
 use isola_net_stack::Steering;
 use isola_platform::CoreIndex;
@@ -70,6 +71,7 @@ struct ServedQueue {
     polling: AdaptivePolling,
     /// `None` if the queue has none, or its vector was taken.
     _interrupt: Option<Interrupt>,
+    _vacate: VacateHandler,
 }
 
 impl Representative for CoreQueue {
@@ -151,8 +153,14 @@ impl CoreQueue {
         let print = |error: &InterruptError| platform().print(format!("network: {error}\n").as_bytes());
         let interrupt = interrupt.and_then(|interrupt| interrupt.inspect_err(print).ok());
         let polling = AdaptivePolling::new(PollingThresholds::default());
+        let vacate = on_vacate(|memory| {
+            if let Some(served) = QUEUE.served.borrow_mut().as_mut() {
+                served.queue.vacate(memory);
+            }
+            QUEUE.queue_poll();
+        });
         self.steering.set(interface::steering());
-        self.served.replace(Some(ServedQueue { queue, polling, _interrupt: interrupt }));
+        self.served.replace(Some(ServedQueue { queue, polling, _interrupt: interrupt, _vacate: vacate }));
         self.follow_policy();
         interface::bound_udp_ports().into_iter().for_each(|port| self.steer_datagrams(port));
         on_vcore_moved(|| {

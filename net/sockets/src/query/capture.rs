@@ -16,6 +16,7 @@ use isola_ebbs::{Ebb, Representative, platform};
 use isola_events::now;
 use isola_iobuf::{Chain, IoBufMut};
 use isola_net_stack::flow_of;
+use isola_platform::VacatedMemory;
 use isola_platform::network::{Frame, FramesPending, NetworkQueue, Offloads, ReceivedFrame};
 
 /// The time without a read of a full ring after which the capture ends.
@@ -191,6 +192,10 @@ impl NetworkQueue for TapQueue {
         self.below(|queue| queue.attach());
     }
 
+    fn redirect(&mut self) {
+        self.below(|queue| queue.redirect());
+    }
+
     fn receive(&mut self) -> Option<ReceivedFrame> {
         let received = self.below(|queue| queue.receive())??;
         TAPS.capture(Direction::In, None, &received.frame, received.rest.as_deref());
@@ -224,5 +229,13 @@ impl NetworkQueue for TapQueue {
 
     fn disable_interrupts(&mut self) {
         self.below(|queue| queue.disable_interrupts());
+    }
+
+    fn has_failed(&self) -> bool {
+        self.below(|queue| queue.has_failed()).unwrap_or_default()
+    }
+
+    fn vacate(&mut self, memory: &VacatedMemory) {
+        self.below(|queue| queue.vacate(memory));
     }
 }

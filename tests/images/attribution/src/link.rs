@@ -7,6 +7,7 @@ use isola::alloc;
 use isola::ebbs::current_core;
 use isola::events::yield_now;
 use isola::iobuf::{IoBuf, IoBufMut};
+use isola::memory::VacatedMemory;
 use isola::net::port::{
     Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame,
 };
@@ -104,6 +105,14 @@ impl NetworkQueue for Queue {
     }
 
     fn disable_interrupts(&mut self) {}
+
+    fn redirect(&mut self) {}
+
+    fn vacate(&mut self, _: &VacatedMemory) {}
+
+    fn has_failed(&self) -> bool {
+        false
+    }
 }
 
 /// Makes the cell receive all frames for it in one event, and waits until it has sent `answers` frames.
