@@ -159,8 +159,8 @@ pub trait NetworkQueue {
     /// Disables interrupts: the caller polls.
     fn disable_interrupts(&mut self);
 
-    /// Frees what the queue keeps in this memory for frames to come, as it is to become free, as far as the device gives it
-    /// back. Disables interrupts if need be: the caller polls.
+    /// Frees what the queue keeps in this memory for frames to come or of sent ones, as it is to become free, as far as the
+    /// device gives it back. Disables interrupts if need be: the caller polls.
     fn vacate(&mut self, memory: &VacatedMemory);
 
     /// Returns whether the device has violated the protocol: it receives and sends no further frame.

@@ -313,6 +313,13 @@ impl CoreNetwork {
         }
     }
 
+    /// Frees the memory of recycled heads.
+    pub fn free_recycled(&self) {
+        if let Some(stack) = self.stack.borrow_mut().as_mut() {
+            stack.free_recycled();
+        }
+    }
+
     /// Sets the address that another core's stack has obtained.
     pub fn set_address(&self, address: Option<Ipv4Config>) {
         self.run_and_deliver(|stack| stack.set_ipv4(stack_now(), address));

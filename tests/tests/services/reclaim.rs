@@ -111,15 +111,16 @@ fn a_full_server_gives_half_of_its_memory_back_while_it_serves() {
     service.end();
 }
 
-/// Without traffic, the buffers that the device has are exchanged for others by the driver only.
+/// Without traffic, only the driver exchanges the buffers that the device has for others. 40 MiB are less than the memory
+/// between receive buffers, or between recycled heads of frames, that stay where they are.
 #[test]
-fn an_idle_full_server_gives_three_quarters_of_its_memory_back() {
+fn an_idle_full_server_gives_most_of_its_memory_back() {
     let service = Service::published(&["--memory", "512M"], &["--memory", "256M", "--cores", "2"]);
     let mut connections: Vec<Connection> = (0..CONNECTIONS).map(|_| service.connect()).collect();
     let stored = fill(&mut connections);
     let before = present(&mut connections[0], stored, 0);
-    let less = shrink(&service, 64);
-    assert_eq!(less["has_bytes"], 64 * MIB, "{less}");
+    let less = shrink(&service, 40);
+    assert_eq!(less["has_bytes"], 40 * MIB, "{less}");
     assert_eq!(present(&mut connections[0], stored, 0), before, "they were used last");
     assert_eq!(resize(&service, "256M")["has_bytes"], 256 * MIB);
     // Both queues receive again.

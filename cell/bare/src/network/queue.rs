@@ -458,6 +458,8 @@ impl NetworkQueue for BareQueue {
             self.replace_buffers(is_inside);
         }
         self.recycled.vacate(vacated);
+        // Sent frames keep contents of the application.
+        self.reclaim(&mut drop);
     }
 
     fn has_failed(&self) -> bool {

@@ -15,6 +15,7 @@ pub(crate) use queue_owners::{assign_queues, spread, start};
 pub(crate) use receive::{forward_if_moved, forward_reassembled};
 pub(crate) use send::{send_for, transmit};
 
+use crate::core_network::NETWORK;
 use crate::divided_output::DividedOutput;
 use crate::interface;
 use alloc::boxed::Box;
@@ -157,6 +158,7 @@ impl CoreQueue {
             if let Some(served) = QUEUE.served.borrow_mut().as_mut() {
                 served.queue.vacate(memory);
             }
+            NETWORK.free_recycled();
             QUEUE.queue_poll();
         });
         self.steering.set(interface::steering());

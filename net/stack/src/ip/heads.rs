@@ -37,6 +37,12 @@ impl HeadPool {
         head.reset(self.room);
         self.free.push(head);
     }
+
+    /// Frees the memory of all free buffers.
+    #[cold]
+    pub fn clear(&mut self) {
+        self.free = Vec::new();
+    }
 }
 
 #[cfg(test)]
@@ -54,5 +60,9 @@ mod tests {
         assert_eq!(pool.take().headroom(), 12 + HEADERS);
         pool.give(IoBufMut::with_room(7, 0));
         assert!(pool.free.is_empty());
+        let head = pool.take();
+        pool.give(head);
+        pool.clear();
+        assert_eq!(pool.free.capacity(), 0);
     }
 }

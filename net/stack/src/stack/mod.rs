@@ -187,6 +187,11 @@ impl Stack {
         self.interface.recycle(head);
     }
 
+    /// Frees the memory of recycled heads.
+    pub fn free_recycled(&mut self) {
+        self.interface.free_recycled();
+    }
+
     /// Returns the time of the next call of `on_timer`; `None` if no timer runs. It is exact; an idle connection has no
     /// timer.
     pub fn next_deadline(&mut self) -> Option<Instant> {

@@ -419,4 +419,9 @@ impl Interface {
     pub fn recycle(&mut self, head: IoBufMut) {
         self.pool.give(head);
     }
+
+    /// Frees the memory of headers that was taken back.
+    pub fn free_recycled(&mut self) {
+        self.pool.clear();
+    }
 }
