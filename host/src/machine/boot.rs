@@ -254,16 +254,23 @@ impl NewMachine<'_> {
     }
 }
 
+/// Breaks if the user has interrupted the command, which it records, or if QEMU has ended.
+fn poll_while_running(
+    locked: &LockedMachine,
+    waiting: &mut dyn FnMut() -> ControlFlow<()>,
+    interrupted: &mut bool,
+) -> ControlFlow<()> {
+    *interrupted = waiting().is_break();
+    if *interrupted || !locked.is_running() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
 /// Sends `Hello` to the supervisor until it answers, for as long as QEMU runs.
 fn wait_for_supervisor(
     locked: &LockedMachine,
     waiting: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<(), BootError> {
     let mut interrupted = false;
-    let mut poll = || {
-        interrupted = waiting().is_break();
-        if interrupted || !locked.is_running() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
+    let mut poll = || poll_while_running(locked, waiting, &mut interrupted);
     let error = match Client::connect_within(locked.dir.path(), READY_LIMIT, &mut poll) {
         Ok(_) => return Ok(()),
         Err(error) => error,
@@ -288,10 +295,7 @@ fn wait_for_network(
     waiting: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<(), BootError> {
     let mut interrupted = false;
-    let mut poll = || {
-        interrupted = waiting().is_break();
-        if interrupted || !locked.is_running() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
+    let mut poll = || poll_while_running(locked, waiting, &mut interrupted);
     match (switch.detach(&mut poll)?, boot) {
         (ControlFlow::Break(()), _) if interrupted => Err(BootError::Interrupted),
         (ControlFlow::Break(()), Boot::Supervisor { .. }) => {

@@ -39,10 +39,10 @@ fn run_intruder(isola: &Isola, arguments: &[&str]) {
     isola.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).ended_with(0);
 }
 
-/// Returns the path of a QEMU in `folder` with these variables, whose connections begin late or fail.
-fn qemu_that_connects_late(folder: &Path, variables: &str) -> PathBuf {
-    let (library, wrapper) = (folder.join("late_connect.so"), folder.join("qemu"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/late_connect.c");
+/// Returns the path of a QEMU in `folder` with these variables, whose connections begin late or, with `REFUSED`, fail.
+fn qemu_with_interposed_connect(folder: &Path, variables: &str) -> PathBuf {
+    let (library, wrapper) = (folder.join("connect.so"), folder.join("qemu"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/interposed_connect.c");
     let mut compiler = Command::new("gcc");
     let outcome = compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl").status();
     assert!(outcome.unwrap().success());
@@ -56,7 +56,7 @@ fn qemu_that_connects_late(folder: &Path, variables: &str) -> PathBuf {
 #[test]
 fn a_machine_has_its_network_if_qemu_connects_to_the_switch_after_it_has_detached_itself() {
     let folder = tempfile::tempdir().unwrap();
-    let qemu = qemu_that_connects_late(folder.path(), "");
+    let qemu = qemu_with_interposed_connect(folder.path(), "");
     let isola = Isola::new();
     isola.run_with(&["up", "--accel", "tcg", "--cores", "2"], &[("ISOLA_QEMU", &qemu)]).ended_with(0);
     let port = ports::free();
@@ -67,7 +67,7 @@ fn a_machine_has_its_network_if_qemu_connects_to_the_switch_after_it_has_detache
 #[test]
 fn a_machine_whose_qemu_does_not_connect_to_the_switch_does_not_come_up() {
     let folder = tempfile::tempdir().unwrap();
-    let qemu = qemu_that_connects_late(folder.path(), "REFUSED=1");
+    let qemu = qemu_with_interposed_connect(folder.path(), "REFUSED=1");
     let isola = Isola::new();
     let up = isola.run_with(&["up", "--accel", "tcg", "--cores", "2"], &[("ISOLA_QEMU", &qemu)]);
     let message = up.failed(1, "network devices were not connected to the machine's switch");
